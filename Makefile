@@ -1,0 +1,43 @@
+# make demo   set up and show FedETF beside FedAvg on embedded data
+# make test   set up, lint, types, all tests
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Bytecode is written when a module is first used: compiling all of torch up front doubles the time of an install.
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
+
+.PHONY: demo setup test quick lint clean
+
+demo: $(VENV)/core
+	$(BIN)/python examples/demo.py
+
+setup: $(VENV)/dev
+
+test: setup lint
+	$(BIN)/pytest --cov --cov-report=term
+
+quick: setup
+	$(BIN)/pytest -m "not slow"
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(VENV)/bin/pip:
+	$(PYTHON) -m venv $(VENV)
+
+# What the package itself needs, and no more.
+$(VENV)/core: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	@echo "installing fedetf into $(VENV), about a minute the first time"
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/core
+	@echo "installing the development tools"
+	$(PIP) --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,56 @@
+"""fedetf: federated learning on data that differs from client to client, built around FedETF (ICCV 2023).
+
+The names below are loaded when they are first used, so that ``fedetf --help`` need not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedetf.api import Result, run
+    from fedetf.data.partition import dirichlet_partition, iid_partition, shard_partition
+    from fedetf.errors import RunError, UserError
+    from fedetf.etf import simplex_etf
+    from fedetf.heads import ETFHead
+    from fedetf.losses import balanced_cross_entropy
+    from fedetf.methods.base import Method
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ETFHead",
+    "Method",
+    "Result",
+    "RunError",
+    "UserError",
+    "balanced_cross_entropy",
+    "dirichlet_partition",
+    "iid_partition",
+    "run",
+    "shard_partition",
+    "simplex_etf",
+]
+
+_HOMES = {
+    "ETFHead": "heads",
+    "Method": "methods.base",
+    "Result": "api",
+    "RunError": "errors",
+    "UserError": "errors",
+    "balanced_cross_entropy": "losses",
+    "dirichlet_partition": "data.partition",
+    "iid_partition": "data.partition",
+    "run": "api",
+    "shard_partition": "data.partition",
+    "simplex_etf": "etf",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedetf' has no attribute {name!r}")
+    return getattr(import_module(f"fedetf.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,205 @@
+"""The package from Python: ``fedetf.run``."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedetf.config import MethodSettings, Settings, resolve
+from fedetf.data import Dataset, Partition, load_dataset, make_partition, make_schedule
+from fedetf.data.own import Pair, from_clients
+from fedetf.data.partition import split_parts
+from fedetf.engines import Job
+from fedetf.errors import UserError
+from fedetf.federation import Federation, Listener, Outcome, Round, summary
+from fedetf.heads import Net
+from fedetf.methods import Method, make_method
+from fedetf.runs import RunFolder
+from fedetf.state import load_state
+from fedetf.tracking import TensorBoard
+
+# The short names that flags and keyword arguments have for the commonest settings.
+SHORT = {
+    "method": "method.name",
+    "dataset": "data.name",
+    "model": "model.name",
+    "clients": "data.clients",
+    "alpha": "data.alpha",
+    "participation": "train.participation",
+    "rounds": "train.rounds",
+    "epochs": "train.epochs",
+    "seed": "seed",
+    "engine": "engine.name",
+    "workers": "engine.workers",
+    "device": "engine.device",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What :func:`run` returns. Accuracies are fractions; None where there is none."""
+
+    job: Job
+    outcome: Outcome
+    schedule: list[list[int]]
+    folder: Path | None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the run, complete."""
+        return self.job.settings
+
+    @property
+    def partition(self) -> Partition:
+        """Who held what."""
+        return self.job.partition
+
+    @property
+    def rounds(self) -> list[Round]:
+        """One record a round."""
+        return self.outcome.rounds
+
+    @property
+    def general(self) -> float | None:
+        """Accuracy of the final global model on the balanced test set."""
+        return self.outcome.general
+
+    @property
+    def general_last5(self) -> float | None:
+        """The mean of that over the last five rounds."""
+        return self.outcome.general_last5
+
+    @property
+    def personal(self) -> float | None:
+        """Accuracy of the personal models, each on its client's test split, averaged over clients."""
+        return self.outcome.personal_mean
+
+    @property
+    def personal_per_client(self) -> list[float | None]:
+        """The same for each client."""
+        return self.outcome.personal
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What result.json holds."""
+        return summary(self.job, self.outcome)
+
+    def model(self, client: int | None = None) -> Net:
+        """The global model, or the personal one of a client (kept only if the run had an ``out`` folder).
+
+        It takes inputs as the encoder saw them, that is after normalising, and gives logits ``[batch, classes]``.
+        """
+        net = self.job.build_net()
+        if client is None:
+            net.load_state_dict(self.outcome.model)
+        elif self.folder is None:
+            raise UserError("personal models are kept on disk only; give run(..., out='some/folder')")
+        else:
+            net.load_state_dict(load_state(self.folder / "personal" / f"{client}.safetensors"))
+        return net.eval()
+
+
+def run(
+    preset: str | None = None,
+    *,
+    data: Sequence[Pair] | None = None,
+    test: Pair | None = None,
+    model: str | nn.Module | None = None,
+    out: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    listeners: Sequence[Listener] = (),
+    **short: Any,
+) -> Result:
+    """Run one federation from data to accuracies; with no argument, FedETF on the embedded digits.
+
+    Parameters
+    ----------
+    preset:
+        A preset's name or a TOML file, as ``fedetf run`` takes it.
+    data:
+        Your own data instead of a named dataset: a list of ``(x, y)``, one for each client. ``x`` is ``[n, …]``, uint8
+        images or floating numbers; ``y`` is ``[n]``.
+    test:
+        ``(x, y)``, the balanced test set that belongs to ``data``. Without it the general accuracy is measured on what
+        all clients hold out for testing.
+    model:
+        The name of an encoder, or your own: any ``nn.Module`` from a batch of inputs to ``[batch, features]``.
+    out:
+        A new folder to write the run to. Without it nothing is written.
+    settings:
+        Any other setting by its dotted key, for example ``{"train.lr": 0.1}``; see ``fedetf list settings``.
+    short:
+        ``method``, ``dataset``, ``clients``, ``alpha``, ``participation``, ``rounds``, ``epochs``, ``seed``,
+        ``engine``, ``workers``, ``device``: the same as the flags of ``fedetf run``.
+
+    Example
+    -------
+    >>> result = run(method="fedavg", clients=5, rounds=1, epochs=1)
+    >>> 0 <= result.general <= 1
+    True
+    """
+    encoder = model if isinstance(model, nn.Module) else None
+    flags = {**short, "model": type(model).__name__ if encoder is not None else model}
+    resolved = resolve(preset, {**from_short(flags), **(settings or {})})
+    folder = None if out is None else Path(out)
+    writers = run_writers(resolved, folder)
+    if data is None:
+        job = prepare(resolved, encoder)
+    else:
+        job = prepare_own(resolved, data, test, encoder)
+    return execute(job, folder, [*writers, *listeners])
+
+
+def from_short(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys for short names; what is None was not given."""
+    for name in flags:
+        if name not in SHORT:
+            raise UserError(f"unknown setting {name!r}; choose from {', '.join(SHORT)}, or use settings={{...}}")
+    return {SHORT[name]: value for name, value in flags.items() if value is not None}
+
+
+def run_writers(settings: Settings, out: Path | None) -> list[Listener]:
+    """What writes the run folder; says at once if ``out`` is in use, and writes nothing before the run starts."""
+    if out is None:
+        return []
+    return [RunFolder(out), *([TensorBoard(out / "tensorboard")] if settings.measure.tensorboard else [])]
+
+
+def prepare(settings: Settings, encoder: nn.Module | None = None) -> Job:
+    """Load the data, deal it out and set up the method; whatever is wrong with the input comes out here."""
+    method = make_method(settings.method.model_dump())  # its errors come before the data is read
+    dataset = load_dataset(settings.data, settings.seed)
+    partition = make_partition(dataset.train.y.numpy(), dataset.classes, settings.data, settings.seed)
+    return _job(settings, method, dataset, partition, encoder)
+
+
+def prepare_own(settings: Settings, data: Sequence[Pair], test: Pair | None, encoder: nn.Module | None) -> Job:
+    """The same with the user's own data, where who holds what is given."""
+    method = make_method(settings.method.model_dump())
+    dataset, parts = from_clients(data, test)
+    fraction = settings.data.test_fraction
+    partition = split_parts(parts, dataset.train.y.numpy(), dataset.classes, fraction, settings.seed)
+    if test is None:
+        held_out = torch.from_numpy(np.concatenate(partition.test))
+        dataset = Dataset(dataset.train, dataset.train.take(held_out), dataset.classes)
+    own = settings.data.model_copy(update={"name": "own", "clients": len(parts), "partition": "given"})
+    return _job(settings.model_copy(update={"data": own}), method, dataset, partition, encoder)
+
+
+def _job(settings: Settings, method: Method, dataset: Dataset, partition: Partition, encoder: nn.Module | None) -> Job:
+    section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))
+    job = Job(settings.model_copy(update={"method": section}), method, dataset, partition, encoder)
+    job.build_net()  # an unknown model, or one that does not fit the images, is found before anything is written
+    return job
+
+
+def execute(job: Job, folder: Path | None, listeners: Sequence[Listener]) -> Result:
+    """Run a prepared job; ``folder`` is where the listeners write it to, if any do."""
+    train = job.settings.train
+    schedule = make_schedule(len(job.partition), train.participation, train.rounds, job.settings.seed)
+    return Result(job, Federation(job, schedule).run(listeners), schedule, folder)

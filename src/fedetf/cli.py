@@ -1,0 +1,278 @@
+"""The command line: parse, call, print. What is slow to import is imported by the command that needs it."""
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fedetf.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from fedetf.config import Settings
+
+Command = Callable[[argparse.Namespace], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status is 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    try:
+        options = build_parser().parse_args(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            options.command(options)
+    except UserError as error:
+        return _fail(error, 2)
+    except RunError as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt as interrupt:
+        print("interrupted" if not interrupt.args else f"interrupted; {interrupt}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        sys.stderr.close()
+        return 0
+    return 0
+
+
+def _fail(error: Exception, status: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return status
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+# --- parsing --------------------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line and status 2, like every other bad input."""
+        raise UserError(f"{message}; see: {self.prog} --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The commands and their flags."""
+    parser = _Parser(
+        prog="fedetf",
+        description="Federated learning on data that differs from client to client, built around FedETF.",
+        epilog="example: fedetf run --dataset digits --method fedetf --clients 10 --alpha 0.05 --rounds 5",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+
+    run = _command(
+        commands,
+        "run",
+        run_command,
+        "one run: train, personalise, measure; with no argument, FedETF on the embedded digits",
+        "fedetf run cifar10 --method fedavg --alpha 0.05 --rounds 10 --out runs/first",
+    )
+    _add_source(run)
+    _add_data_flags(run)
+    _add_training_flags(run)
+    _add_common_flags(run, "folder for the run (default: runs/<dataset>-<method>-s<seed>-<time>)")
+
+    partition = _command(
+        commands,
+        "partition",
+        partition_command,
+        "show who holds what, as a table and a picture, without training",
+        "fedetf partition --dataset digits --clients 20 --alpha 0.05",
+    )
+    _add_source(partition)
+    _add_data_flags(partition)
+    _add_common_flags(partition, "folder for the picture (default: runs/<dataset>-partition-s<seed>-<time>)")
+
+    listing = _command(commands, "list", list_command, "what there is to choose from", "fedetf list models --json")
+    listing.add_argument("what", choices=sorted(LISTS))
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
+def _command(commands: Any, name: str, function: Command, text: str, example: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", epilog=f"example: {example}"
+    )
+    parser.set_defaults(command=function)
+    return parser
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", nargs="?", metavar="PRESET|FILE.toml", help="settings to start from")
+
+
+def _add_data_flags(parser: argparse.ArgumentParser) -> None:
+    flags = parser.add_argument_group("data")
+    flags.add_argument("--dataset", metavar="D", help="a name (fedetf list datasets), a folder, or a hub id")
+    flags.add_argument("--clients", metavar="K", type=int, help="number of clients")
+    flags.add_argument("--alpha", metavar="A", type=float, help="Dirichlet concentration; smaller is more skewed")
+
+
+def _add_training_flags(parser: argparse.ArgumentParser) -> None:
+    flags = parser.add_argument_group("training")
+    flags.add_argument("--method", metavar="M", help="see: fedetf list methods")
+    flags.add_argument("--model", metavar="X", help="the encoder; see: fedetf list models")
+    flags.add_argument("--participation", metavar="R", type=float, help="share of the clients in each round")
+    flags.add_argument("--rounds", metavar="T", type=int, help="communication rounds")
+    flags.add_argument("--epochs", metavar="E", type=int, help="local epochs a round")
+    flags.add_argument("--engine", metavar="ENGINE", help="where client steps run: serial")
+    flags.add_argument("--workers", metavar="N", type=int, help="workers of the engine")
+    flags.add_argument("--device", metavar="D", help="cpu, cuda, mps or auto (the default)")
+
+
+def _add_common_flags(parser: argparse.ArgumentParser, out: str) -> None:
+    parser.add_argument("--seed", metavar="S", type=int, help="of every random draw")
+    parser.add_argument("--out", metavar="DIR", type=Path, help=out)
+    parser.add_argument(
+        "--set",
+        dest="assignments",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="any other setting, for example --set train.lr=0.1; see: fedetf list settings",
+    )
+
+
+def _settings(options: argparse.Namespace) -> "Settings":
+    from fedetf.api import SHORT, from_short
+    from fedetf.config import parse_assignment, resolve
+
+    flags = {name: getattr(options, name, None) for name in SHORT}
+    assignments = dict(parse_assignment(text) for text in options.assignments)
+    return resolve(options.source, {**from_short(flags), **assignments})
+
+
+# --- run ------------------------------------------------------------------------------------------------------------
+
+
+def run_command(options: argparse.Namespace) -> None:
+    """``fedetf run``."""
+    from rich.console import Console
+
+    from fedetf.api import execute, prepare, run_writers
+    from fedetf.report.progress import make_progress
+    from fedetf.report.tables import result_table
+    from fedetf.runs import default_folder
+
+    settings = _settings(options)
+    out = options.out or default_folder(settings)
+    writers = run_writers(settings, out)
+    job = prepare(settings)
+    progress = make_progress(Console(stderr=True))
+    try:
+        result = execute(job, out, [*writers, progress])
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"what was done is saved in {out}") from None
+    finally:
+        progress.close()
+    console = Console()
+    console.print(result_table(job, result.outcome))
+    console.print(f"files: {out}", highlight=False, soft_wrap=True)
+
+
+# --- partition ------------------------------------------------------------------------------------------------------
+
+
+def partition_command(options: argparse.Namespace) -> None:
+    """``fedetf partition``."""
+    from rich.console import Console
+
+    from fedetf.data import load_dataset, make_partition
+    from fedetf.report.figures import partition_figure, save_figure
+    from fedetf.report.tables import partition_table
+    from fedetf.runs import check_free
+    from fedetf.state import write_whole
+
+    settings = _settings(options)
+    name = Path(settings.data.name).name
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    out: Path = options.out or Path("runs") / f"{name}-partition-s{settings.seed}-{stamp}"
+    check_free(out)
+    dataset = load_dataset(settings.data, settings.seed)
+    partition = make_partition(dataset.train.y.numpy(), dataset.classes, settings.data, settings.seed)
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / "partition.json", partition.to_json().encode())
+    title = f"{name}, {len(partition)} clients, {settings.data.describe()}, seed {settings.seed}"
+    picture = save_figure(partition_figure(partition, title), out / "partition.png")
+    console = Console()
+    console.print(title, highlight=False, soft_wrap=True)
+    console.print(partition_table(partition))
+    console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
+
+
+# --- list -----------------------------------------------------------------------------------------------------------
+
+
+def list_command(options: argparse.Namespace) -> None:
+    """``fedetf list``."""
+    rows = LISTS[options.what]()
+    if options.json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    from fedetf.report.tables import plain_table
+
+    shown = [[f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()] for row in rows]
+    Console().print(plain_table(list(rows[0]), shown, right=["parameters", "features"]))
+
+
+def _methods() -> list[dict[str, Any]]:
+    from fedetf.methods import METHODS
+
+    return [
+        {"name": name, "description": method.summary, "citation": method.citation} for name, method in METHODS.items()
+    ]
+
+
+def _models() -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    from fedetf.models import describe_models
+
+    return [asdict(info) for info in describe_models()]
+
+
+def _datasets() -> list[dict[str, Any]]:
+    from fedetf.data import DATASETS
+
+    named = [{"name": name, "description": known.description} for name, known in DATASETS.items()]
+    others = [
+        {
+            "name": "FOLDER",
+            "description": "Parquet files (train*.parquet, test*.parquet) or train/<class>/ images",
+        },
+        {"name": "OWNER/NAME", "description": "any image dataset of the Hugging Face hub"},
+    ]
+    return named + others
+
+
+def _presets() -> list[dict[str, Any]]:
+    from fedetf.config import preset_description, preset_names
+
+    return [{"name": name, "description": preset_description(name)} for name in preset_names()]
+
+
+def _settings_rows() -> list[dict[str, Any]]:
+    from fedetf.config import describe_settings
+    from fedetf.methods import METHODS
+
+    rows = [*describe_settings()]
+    for method in METHODS.values():
+        rows += [
+            (key, default, f"{text} ({method.name})") for key, default, text in describe_settings(method, "method.")
+        ]
+    return [{"setting": key, "default": default, "description": text} for key, default, text in rows]
+
+
+LISTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "datasets": _datasets,
+    "methods": _methods,
+    "models": _models,
+    "presets": _presets,
+    "settings": _settings_rows,
+}

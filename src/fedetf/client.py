@@ -1,0 +1,197 @@
+"""What a method sees of a client: its data, a net, its random streams, and ``train``, the only SGD loop there is."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedetf.config import PersonalSettings, TrainSettings
+from fedetf.data.batches import crop_flip
+from fedetf.data.samples import Samples
+from fedetf.heads import Net
+from fedetf.measure.accuracy import count_correct
+from fedetf.rng import torch_stream
+
+Loss = Callable[["Client", Tensor, Tensor], Tensor]
+
+EVALUATION_BATCH = 500  # large enough to keep a device busy; memory, not the result, depends on it
+
+
+class Client:
+    """One client during one step: a round of training, or the personal stage.
+
+    The net is lent: whoever makes the client has put the received tensors into it.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: int,
+        round: int,
+        seed: int,
+        net: Net,
+        data: Samples,
+        train: Tensor,
+        test: Tensor,
+        counts: Tensor,
+        prepare: Callable[[Tensor], Tensor],
+        augment: bool,
+        settings: TrainSettings,
+        personal: PersonalSettings,
+        epochs: int,
+        lr: float,
+    ):
+        self.id = id
+        self.round = round
+        self.seed = seed
+        self.net = net
+        self.counts = counts  # n_{k,c} of the training split, [classes]
+        self.personal = personal
+        self.settings = settings
+        self.epochs = epochs
+        self.lr = lr
+        self.images = 0  # trained on so far, epochs counted
+        self.accuracies: list[float] = []  # on the client's test split, where the method noted it
+        self._data = data
+        self._train = train  # indices into data, [n_k]
+        self._test = test
+        self._prepare = prepare
+        self._augment = augment
+        self._streams: dict[str, torch.Generator] = {}
+        self._features: dict[str, Tensor] = {}  # of each split, for as long as the encoder stays as it is
+        self._loss_sum = torch.zeros((), device=counts.device)
+
+    @property
+    def samples(self) -> int:
+        """n_k, the number of training samples."""
+        return len(self._train)
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean training loss per image so far; NaN before any training."""
+        return float(self._loss_sum) / self.images if self.images else float("nan")
+
+    def train(
+        self,
+        loss: Loss,
+        params: Sequence[str] | None = None,
+        *,
+        epochs: int | None = None,
+        lr: float | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+    ) -> None:
+        """Minimise ``loss(client, h, y)`` over the client's batches by SGD, from zero momentum.
+
+        ``params`` names what trains, as module prefixes (``"encoder"``) or single tensors (``"head.V"``, which may be
+        a buffer); all parameters if left out. The rest is not handed to the optimiser at all, so that neither weight
+        decay nor momentum can move it. A frozen encoder runs in eval mode, and once: its features are kept and reused
+        until the encoder changes. The other arguments default to the settings of the current stage.
+        """
+        tensors = self._unfreeze(params)
+        epochs = self.epochs if epochs is None else epochs
+        if not tensors or epochs == 0 or self.samples == 0:
+            return
+        encoder_trains = any(name.startswith("encoder.") for name in tensors)
+        features = None if encoder_trains else self._frozen_features("train")
+        optimiser = torch.optim.SGD(
+            tensors.values(),
+            lr=self.lr if lr is None else lr,
+            momentum=self.settings.momentum if momentum is None else momentum,
+            weight_decay=self.settings.weight_decay if weight_decay is None else weight_decay,
+            fused=True,
+        )
+        self.net.train()
+        self.net.encoder.train(encoder_trains)
+        for batch in self._batches(epochs):
+            with _lone_sample_safe(self.net, len(batch)):
+                h = self.net.encoder(self._inputs(batch)) if features is None else features[batch]
+                value = loss(self, h, self._data.y[self._train[batch]])
+            optimiser.zero_grad()
+            value.backward()
+            optimiser.step()
+            self._loss_sum += value.detach() * len(batch)
+            self.images += len(batch)
+        if encoder_trains:
+            self._features.clear()
+
+    def accuracy(self) -> float | None:
+        """The accuracy of the net as it is on the client's test split; None if that is empty."""
+        if len(self._test) == 0:
+            return None
+        h, y = self._frozen_features("test"), self._data.y[self._test]
+        everything = torch.arange(len(y), device=y.device)
+        return count_correct(lambda batch: self.net.head(h[batch]), y, [everything]) / len(y)
+
+    def note_accuracy(self) -> None:
+        """Record how good the net is by now on the client's test split (Fig. 6b)."""
+        accuracy = self.accuracy()
+        if accuracy is not None:
+            self.accuracies.append(accuracy)
+
+    def stream(self, purpose: str) -> torch.Generator:
+        """This client's random stream for ``purpose`` in this round; every call goes on where the last one ended."""
+        if purpose not in self._streams:
+            self._streams[purpose] = torch_stream(self.seed, purpose, self.round, self.id)
+        return self._streams[purpose]
+
+    def _unfreeze(self, params: Sequence[str] | None) -> dict[str, Tensor]:
+        """Let gradients flow to the tensors that ``params`` names, and to no other; return them."""
+        parameters: dict[str, Tensor] = dict(self.net.named_parameters())
+        everything = {**parameters, **dict(self.net.named_buffers())}
+        if params is None:
+            chosen = parameters
+        else:
+            inside = tuple(f"{prefix}." for prefix in params)
+            chosen = {
+                name: tensor
+                for name, tensor in everything.items()
+                if name in params or (name in parameters and name.startswith(inside))
+            }
+        for name, tensor in everything.items():
+            if tensor.is_floating_point():
+                tensor.requires_grad_(name in chosen)
+        return chosen
+
+    def _batches(self, epochs: int) -> Iterator[Tensor]:
+        """Positions in the training split, reshuffled each epoch; the last batch may be smaller."""
+        for _ in range(epochs):
+            order = torch.randperm(self.samples, generator=self.stream("batches"))
+            yield from order.to(self._train.device).split(self.settings.batch_size)
+
+    def _inputs(self, batch: Tensor) -> Tensor:
+        x = self._data.x[self._train[batch]]
+        if self._augment:
+            x = crop_flip(x, self.stream("augment"))
+        return self._prepare(x)
+
+    def _frozen_features(self, split: Literal["train", "test"]) -> Tensor:
+        """Features ``[n, D]`` of a split in eval mode, computed once until the encoder changes."""
+        if split not in self._features:
+            self.net.eval()
+            indices = self._train if split == "train" else self._test
+            with torch.no_grad():
+                chunks = indices.split(EVALUATION_BATCH)
+                parts = [self.net.encoder(self._prepare(self._data.x[chunk])) for chunk in chunks]
+            self._features[split] = torch.cat(parts)
+        return self._features[split]
+
+
+@contextmanager
+def _lone_sample_safe(net: nn.Module, size: int) -> Iterator[None]:
+    """For a batch of one, use BatchNorm's running statistics instead of updating them.
+
+    One sample has no variance: on a 1×1 map BatchNorm fails outright, on larger ones its statistics are noise.
+    """
+    norms = (
+        [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training] if size == 1 else []
+    )
+    for norm in norms:
+        norm.eval()
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.train()

@@ -1,0 +1,270 @@
+"""One validated tree of settings: defaults < the dataset's preset < a preset or file < flags and ``--set``.
+
+Unknown keys are errors. What comes out is frozen, complete, and can be written as TOML and read again.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedetf.errors import UserError, unknown
+
+if sys.version_info >= (3, 11):
+    from importlib.resources.abc import Traversable
+
+    import tomllib
+else:  # the same, before they moved here
+    from importlib.abc import Traversable
+
+    import tomli as tomllib
+
+Tree = dict[str, Any]
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class Section(BaseModel):
+    """A part of the settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class DataSettings(Section):
+    """What the clients hold."""
+
+    name: str = Field("digits", description="a dataset's name, a folder, or a hub id")
+    clients: Count = Field(20, description="K, the number of clients")
+    partition: Literal["dirichlet", "iid", "shards", "given"] = Field(
+        "dirichlet", description="who holds what; 'given' is for run(data=...) in Python"
+    )
+    alpha: Annotated[Positive, Field(le=1e6)] = Field(
+        0.1, description="Dirichlet concentration: smaller is more skewed"
+    )
+    shards: Count = Field(2, description="classes per client, for partition = 'shards'")
+    min_size: Count = Field(4, description="fewest samples a client may hold; 4 keeps both splits non-empty")
+    strict: bool = Field(False, description="true: a partition that needs a repair is an error")
+    test_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(0.3, description="of each client's data")
+    limit: Count | None = Field(None, description="use at most so many training images, equally per class")
+    test_limit: Count | None = Field(None, description="use at most so many images of the balanced test set")
+    size: Count | None = Field(None, description="resize images to size × size pixels")
+    normalize: Literal["half", "imagenet", "none"] = Field(
+        "half", description="(x − 0.5)/0.5 per channel, ImageNet's mean and std, or only x/255"
+    )
+    augment: Literal["none", "crop_flip"] = Field("none", description="random crop and flip of training batches")
+    image_column: str | None = Field(None, description="the column of images, if it is not found by itself")
+    label_column: str | None = Field(None, description="the column of labels, if it is not found by itself")
+
+    def describe(self) -> str:
+        """How the data is dealt out, in a few words."""
+        details = {"dirichlet": f"alpha = {self.alpha:g}", "shards": f"{self.shards} classes each"}
+        return details.get(self.partition, self.partition)
+
+
+class ModelSettings(Section):
+    """The encoder."""
+
+    name: str = Field("cnn", description="see: fedetf list models")
+
+
+class TrainSettings(Section):
+    """The rounds, and the local SGD (appendix B of the paper)."""
+
+    rounds: Count = Field(50, description="T")
+    epochs: Count = Field(3, description="E, local epochs a round")
+    participation: Fraction = Field(1.0, description="share of the clients that takes part in a round")
+    batch_size: Count = Field(128, description="local batch size")
+    lr: NonNegative = Field(0.01, description="learning rate of the first round")
+    lr_decay: Positive = Field(0.99, description="factor on the learning rate after each round")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of local SGD, from zero each round")
+    weight_decay: NonNegative = Field(5e-4, description="of local SGD, on every trained tensor")
+
+
+class MethodSettings(BaseModel):
+    """The method and its own numbers, which the method itself checks."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field("fedetf", description="see: fedetf list methods")
+
+
+class PersonalSettings(Section):
+    """The personal stage after the last round (Algorithm 2 for FedETF)."""
+
+    enabled: bool = Field(True, description="false leaves the stage out")
+    epochs: Annotated[int, Field(ge=0)] | None = Field(None, description="per phase; left out: train.epochs")
+    lr: NonNegative | None = Field(None, description="left out: the decayed rate of round T+1")
+    rounds: Annotated[int, Field(ge=0)] = Field(20, description="T_p, turns of ETF and projection (FedETF)")
+    lr_etf: NonNegative = Field(0.1, description="learning rate of the ETF's turn (FedETF)")
+    lr_proj: NonNegative = Field(0.05, description="learning rate of the projection's turn (FedETF)")
+
+
+class EngineSettings(Section):
+    """Where client steps run."""
+
+    name: Literal["serial"] = Field("serial", description="one client after the other, in this process")
+    workers: Annotated[int, Field(ge=1, le=1)] = Field(1, description="the serial engine has one worker")
+    device: str = Field("auto", description="cpu, cuda, cuda:1, mps; auto takes the first there is")
+    threads: Count = Field(1, description="CPU threads of a worker; results can depend on it in the last bits")
+
+
+class MeasureSettings(Section):
+    """What is measured and recorded."""
+
+    every: Count = Field(1, description="general accuracy every so many rounds; the last five always")
+    tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
+
+
+class Settings(Section):
+    """Everything that determines a run."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(7, description="of every random stream")
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    train: TrainSettings = TrainSettings()
+    method: MethodSettings = MethodSettings()
+    personal: PersonalSettings = PersonalSettings()
+    engine: EngineSettings = EngineSettings()
+    measure: MeasureSettings = MeasureSettings()
+
+    def to_toml(self) -> str:
+        """The settings as TOML; values that are left out are derived from others."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+
+def resolve(source: str | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Put the layers together and check them.
+
+    ``source`` is a preset's name or a TOML file; ``overrides`` maps dotted keys (``"train.lr"``) to values.
+    """
+    chosen = _merge(_read_source(source) if source else {}, _nest(overrides or {}))
+    dataset = _find(chosen, "data", "name") or DataSettings().name
+    return validated(Settings, _merge(_dataset_defaults(dataset), chosen))
+
+
+Model = type[BaseModel]
+M = TypeVar("M", bound=BaseModel)
+
+
+def validated(model: type[M], tree: Mapping[str, Any], where: str = "") -> M:
+    """``model(**tree)``, with what is wrong said in one line."""
+    try:
+        return model.model_validate(dict(tree))
+    except ValidationError as error:
+        raise UserError("; ".join(_explain(model, dict(e), where) for e in error.errors())) from None
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Split ``key.path=value``; the value is read as TOML where it can be, as a string elsewhere."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set takes key.path=value, not {text!r}; for example --set train.lr=0.1")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+def preset_names() -> list[str]:
+    """The presets that ship with the package."""
+    return sorted(path.name.removesuffix(".toml") for path in _presets().iterdir() if path.name.endswith(".toml"))
+
+
+def preset_description(name: str) -> str:
+    """The first line of a preset, a comment that says what it is."""
+    return (_presets() / f"{name}.toml").read_text("utf-8").splitlines()[0].lstrip("# ")
+
+
+def _presets() -> Traversable:
+    return resources.files("fedetf").joinpath("presets")
+
+
+def _read_preset(name: str) -> Tree:
+    return tomllib.loads((_presets() / f"{name}.toml").read_text("utf-8"))
+
+
+def _read_source(source: str) -> Tree:
+    if source in preset_names():
+        return _read_preset(source)
+    path = Path(source)
+    if not path.is_file():
+        if path.suffix == ".toml":
+            raise UserError(f"no settings file {source!r}; check the path, or see: fedetf list presets")
+        raise unknown("preset", source, preset_names())
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{source} is not valid TOML: {error}") from None
+
+
+def _dataset_defaults(dataset: str) -> Tree:
+    """The preset named like the dataset, or like the part before a dash: tiny-imagenet-subset -> tiny-imagenet."""
+    fits = [name for name in preset_names() if dataset == name or dataset.startswith(f"{name}-")]
+    presets = [_read_preset(name) for name in sorted(fits, key=len, reverse=True)]
+    return next((preset for preset in presets if dataset.startswith(preset["data"]["name"])), {})
+
+
+def _nest(flat: Mapping[str, Any]) -> Tree:
+    tree: Tree = {}
+    for key, value in flat.items():
+        *path, last = key.split(".")
+        branch = tree
+        for part in path:
+            branch = branch.setdefault(part, {})
+            if not isinstance(branch, dict):
+                raise UserError(f"{key!r} sets something inside {part!r}, which is a value")
+        branch[last] = value
+    return tree
+
+
+def _merge(below: Tree, above: Mapping[str, Any]) -> Tree:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _find(tree: Any, *path: str) -> Any:
+    for part in path:
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree
+
+
+def _explain(model: Model, error: Mapping[str, Any], where: str) -> str:
+    path = [str(part) for part in error["loc"]]
+    key = ".".join([where, *path] if where else path)
+    if error["type"] == "extra_forbidden":
+        return f"unknown setting {key!r}; {_known_keys(model, path[:-1], where)}"
+    return f"{key}: {error['msg'][0].lower()}{error['msg'][1:]} (got {error['input']!r})"
+
+
+def _known_keys(model: Model, path: Iterable[str], where: str) -> str:
+    for part in path:
+        annotation = model.model_fields[part].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return "see: fedetf list settings"
+        model = annotation
+    section = ".".join([where, *path] if where else list(path))
+    place = f"{section} has" if section else "there are"
+    return f"{place}: {', '.join(sorted(model.model_fields)) or 'no settings'}"
+
+
+def describe_settings(model: Model = Settings, prefix: str = "") -> list[tuple[str, str, str]]:
+    """Every setting as (dotted key, default, what it is)."""
+    rows = []
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            rows += describe_settings(type(default), f"{prefix}{name}.")
+        else:
+            shown = "" if default is None else tomli_w.dumps({"v": default}).removeprefix("v = ").strip()
+            rows.append((prefix + name, shown, field.description or ""))
+    return rows

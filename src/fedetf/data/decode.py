@@ -1,0 +1,123 @@
+"""From files and tables to tensors: images of any mode become one uint8 block, labels become 0 … C−1."""
+
+import io
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from fedetf.errors import UserError
+
+Pixels = NDArray[np.uint8]
+Picture = bytes | Path | Image.Image
+
+
+def stack_images(pictures: Sequence[Picture], size: int | None, where: str) -> Tensor:
+    """Decode pictures into ``[N, channels, height, width]`` uint8: one channel if all are grey, else three.
+
+    The memory layout is channels_last, which convolutions are fastest with.
+    """
+
+    def decode(picture: Picture) -> Pixels:
+        return _pixels(picture, size, where)
+
+    with ThreadPoolExecutor() as pool:  # Pillow decodes outside Python's lock
+        arrays = list(pool.map(decode, pictures, chunksize=256))
+    _check_sizes(arrays, where)
+    channels = max((a.shape[2] for a in arrays), default=1)
+    stacked = np.stack([a if a.shape[2] == channels else np.repeat(a, channels, axis=2) for a in arrays])
+    return torch.from_numpy(stacked).permute(0, 3, 1, 2)
+
+
+def _pixels(picture: Picture, size: int | None, where: str) -> Pixels:
+    try:
+        image = picture if isinstance(picture, Image.Image) else Image.open(_file(picture))
+        image = image.convert("L" if image.mode in ("1", "L", "LA", "I", "I;16", "F") else "RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        name = picture if isinstance(picture, Path) else where
+        raise UserError(f"cannot read an image of {name}: {error}; replace or remove it") from None
+    if size is not None and image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def _file(picture: bytes | Path) -> io.BytesIO:
+    return io.BytesIO(picture if isinstance(picture, bytes) else picture.read_bytes())
+
+
+def _check_sizes(arrays: Sequence[Pixels], where: str) -> None:
+    sizes = Counter(a.shape[:2] for a in arrays)
+    if len(sizes) > 1:
+        shown = ", ".join(f"{w}×{h}" for (h, w), _ in sizes.most_common(3))
+        raise UserError(
+            f"{where} has images of {len(sizes)} sizes ({shown}, …); give one, for example --set data.size=32"
+        )
+
+
+def find_image_column(features: dict[str, str], wanted: str | None, where: str) -> str:
+    """Choose the column of images from ``{column: "image" | "classes" | "other"}``."""
+    if wanted is not None:
+        return _wanted(features, wanted, "image", where)
+    images = [column for column, kind in features.items() if kind == "image"]
+    if not images:
+        raise UserError(
+            f"{where} has no column of images among: {', '.join(features)}; name it with --set data.image_column=…"
+        )
+    return images[0]
+
+
+LABEL_NAMES = ("label", "labels", "fine_label", "target", "class", "y")
+
+
+def find_label_column(features: dict[str, str], wanted: str | None, where: str) -> str:
+    """Choose the column of labels: a usual name first (CIFAR-100's is ``fine_label``), else the only one of classes."""
+    if wanted is not None:
+        return _wanted(features, wanted, "label", where)
+    for name in LABEL_NAMES:
+        if name in features:
+            return name
+    labels = [column for column, kind in features.items() if kind == "classes"]
+    if len(labels) != 1:
+        raise UserError(
+            f"{where} has no clear column of labels among: {', '.join(features)}; "
+            "name it with --set data.label_column=…"
+        )
+    return labels[0]
+
+
+def _wanted(features: dict[str, str], wanted: str, kind: str, where: str) -> str:
+    if wanted not in features:
+        raise UserError(f"{where} has no {kind} column {wanted!r}; its columns are: {', '.join(features)}")
+    return wanted
+
+
+def label_encoder(train_labels: Sequence[Any], names: list[str] | None) -> tuple[list[str], Callable[..., Tensor]]:
+    """The class names, and a function that turns labels into ``[N]`` int64.
+
+    With ``names`` (a ClassLabel column) labels are integers already. Without, the distinct training labels, sorted, are
+    the classes, whether they are strings or numbers.
+    """
+    if names is None:
+        distinct = sorted({label for label in train_labels if label is not None})
+        index = {label: i for i, label in enumerate(distinct)}
+        names = [str(label) for label in distinct]
+    else:
+        index = {i: i for i in range(len(names))}
+
+    def encode(labels: Sequence[Any], where: str) -> Tensor:
+        missing = Counter(label for label in labels if label not in index)
+        if missing:
+            label, times = missing.most_common(1)[0]
+            what = "no label" if label in (None, -1) else f"the label {label!r}, which is not a training class"
+            raise UserError(f"{times} samples of {where} have {what}; label them, or leave them out")
+        return torch.tensor([index[label] for label in labels], dtype=torch.int64)
+
+    return names, encode

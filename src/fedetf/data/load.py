@@ -1,0 +1,272 @@
+"""Find a dataset by name and load it: embedded digits, Parquet files, an image folder, or a hub id.
+
+A name is looked up in ``$FEDETF_DATA/<name>/*.parquet``, then in the Hugging Face cache, then on the hub.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from fedetf.config import DataSettings
+from fedetf.data.decode import find_image_column, find_label_column, label_encoder, stack_images
+from fedetf.data.samples import Dataset, Samples
+from fedetf.errors import UserError, unknown
+from fedetf.rng import numpy_stream
+
+
+@dataclass(frozen=True)
+class Known:
+    """A dataset that has a name here."""
+
+    description: str
+    hub: str | None = None
+
+
+DATASETS = {
+    "digits": Known("1,797 grey 8×8 digits, 10 classes; inside scikit-learn, nothing to download"),
+    "cifar10": Known("60,000 colour 32×32 images, 10 classes (paper)", "uoft-cs/cifar10"),
+    "cifar100": Known("60,000 colour 32×32 images, 100 classes (paper)", "uoft-cs/cifar100"),
+    "tiny-imagenet": Known("110,000 colour 64×64 images, 200 classes (paper)", "zh-plus/tiny-imagenet"),
+    "fashion-mnist": Known("70,000 grey 28×28 images, 10 classes", "zalando-datasets/fashion_mnist"),
+}
+
+TEST_SPLITS = ("test", "valid", "validation", "val")
+IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
+
+
+def load_dataset(settings: DataSettings, seed: int) -> Dataset:
+    """Load ``settings.name``; ``seed`` draws the subset where ``data.limit`` asks for one."""
+    name = settings.name
+    folder = _local_folder(name)
+    if name == "digits":
+        dataset = _digits(settings.size)
+    elif folder is None:
+        dataset = _from_tables(_hub_splits(name), settings, seed)
+    elif any(folder.glob("*.parquet")):
+        dataset = _from_tables(_parquet_splits(folder), settings, seed)
+    else:
+        dataset = _image_folder(folder, settings, seed)
+    return _limited(dataset, settings, seed)
+
+
+def _local_folder(name: str) -> Path | None:
+    """Where ``name`` lies on this machine: under ``$FEDETF_DATA``, or as a path."""
+    root = os.environ.get("FEDETF_DATA")
+    if root:
+        if not Path(root).is_dir():
+            raise UserError(f"FEDETF_DATA names {root!r}, which is not a folder; correct it or unset it")
+        if any((Path(root) / name).glob("*.parquet")):
+            return Path(root) / name
+    if name in DATASETS:
+        return None
+    path = Path(name)
+    if path.is_dir():
+        return path
+    if path.is_absolute() or name.startswith(".") or path.exists():
+        raise UserError(f"{name!r} is not a folder; give a folder of Parquet files or of train/<class>/ images")
+    return None
+
+
+# --- digits ---------------------------------------------------------------------------------------------------------
+
+
+def _digits(size: int | None) -> Dataset:
+    """scikit-learn's digits; a stratified 20%, always the same, is the balanced test set."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    grey = (bunch.images * (255 / 16)).round().astype("uint8")
+    x = stack_images([Image.fromarray(picture) for picture in grey], size, "digits")
+    everything = Samples(x, torch.from_numpy(bunch.target).long())
+    return _hold_out(everything, [str(c) for c in bunch.target_names], seed=0)
+
+
+def _hold_out(samples: Samples, classes: list[str], seed: int) -> Dataset:
+    """Keep a stratified 20% as the test set, for data that comes without one."""
+    from sklearn.model_selection import train_test_split
+
+    rarest = int(torch.bincount(samples.y, minlength=len(classes)).min())
+    if rarest < 2:
+        raise UserError("there is no test split, and a class with a single sample cannot be split; add a test split")
+    train, test = train_test_split(
+        range(len(samples)),
+        test_size=max(0.2, len(classes) / len(samples)),
+        stratify=samples.y,
+        random_state=seed,
+    )
+    return Dataset(samples.take(torch.tensor(train)), samples.take(torch.tensor(test)), classes)
+
+
+# --- tables: Parquet files and the hub ------------------------------------------------------------------------------
+
+
+def _parquet_splits(folder: Path) -> dict[str, Any]:
+    """Read ``train*.parquet``, ``test*.parquet`` … of a folder, split name -> ``datasets.Dataset``."""
+    import datasets
+    import pyarrow
+    import pyarrow.parquet
+
+    splits: dict[str, list[Any]] = {}
+    for path in sorted(folder.glob("*.parquet")):
+        split = path.stem.split("-")[0]  # train-00000-of-00002.parquet
+        try:
+            splits.setdefault(split, []).append(pyarrow.parquet.read_table(path))
+        except (pyarrow.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{path} is not a whole Parquet file ({reason}); fetch it again") from None
+    return {split: datasets.Dataset(pyarrow.concat_tables(tables)) for split, tables in splits.items()}
+
+
+def _hub_splits(name: str) -> dict[str, Any]:
+    """Load a dataset from the Hugging Face cache, else from the hub, split name -> ``datasets.Dataset``."""
+    import datasets
+    from huggingface_hub import HfApi
+
+    if name not in DATASETS and "/" not in name:
+        raise unknown("dataset", name, [*DATASETS, "FOLDER", "OWNER/NAME"])
+    hub_id = DATASETS[name].hub if name in DATASETS else name
+    with _quiet(datasets):
+        try:
+            with _offline(datasets):
+                return dict(datasets.load_dataset(hub_id))
+        except Exception:  # not in the cache; the library has no single error for that
+            pass
+        try:
+            HfApi().dataset_info(hub_id, timeout=10)  # says at once what load_dataset would try for half a minute
+            return dict(datasets.load_dataset(hub_id))
+        except Exception as error:  # likewise: no network, no such dataset, no permission …
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(
+                f"dataset {name!r} is neither in $FEDETF_DATA nor in the cache, and the hub did not give it "
+                f"({reason}); go online, or put train.parquet and test.parquet into $FEDETF_DATA/{name}/"
+            ) from None
+
+
+@contextmanager
+def _offline(datasets: Any) -> Iterator[None]:
+    """With the hub's client in offline mode, in which it looks at the cache only."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = before
+
+
+@contextmanager
+def _quiet(datasets: Any) -> Iterator[None]:
+    """Without the log lines of a library that is only a means here."""
+    level = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(level)
+
+
+def _kind(feature: Any) -> str:
+    """What a column holds: "image" (also encoded bytes without Hugging Face's metadata), "classes" or "other"."""
+    import datasets
+
+    if isinstance(feature, datasets.ClassLabel):
+        return "classes"
+    encoded = isinstance(feature, dict) and "bytes" in feature
+    binary = isinstance(feature, datasets.Value) and feature.dtype in ("binary", "large_binary")
+    return "image" if isinstance(feature, datasets.Image) or encoded or binary else "other"
+
+
+def _from_tables(splits: dict[str, Any], settings: DataSettings, seed: int) -> Dataset:
+    where = f"dataset {settings.name!r}"
+    if "train" not in splits:
+        raise UserError(f"{where} has no split 'train' (it has: {', '.join(splits)}); name a file train.parquet")
+    test_name = next((name for name in TEST_SPLITS if name in splits), None)
+    train = splits["train"]
+    kinds = {column: _kind(feature) for column, feature in train.features.items()}
+    image_column = find_image_column(kinds, settings.image_column, where)
+    label_column = find_label_column(kinds, settings.label_column, where)
+    train_labels = train[label_column][:]
+    classes, encode = label_encoder(train_labels, getattr(train.features[label_column], "names", None))
+
+    def samples(split: str, limit: int | None) -> Samples:
+        table, place = splits[split], f"{where}, split {split!r}"
+        if label_column not in table.features:
+            raise UserError(f"{place} has no column {label_column!r}; its columns are: {', '.join(table.features)}")
+        y = encode(table[label_column][:], place)
+        chosen = _balanced_subset(y, limit, seed, split)
+        pictures = _encoded(table.select(chosen), image_column, place)
+        return Samples(stack_images(pictures, settings.size, place), y[chosen])
+
+    if test_name is None:
+        return _hold_out(samples("train", None), classes, seed)
+    return Dataset(samples("train", settings.limit), samples(test_name, settings.test_limit), classes)
+
+
+def _encoded(table: Any, column: str, where: str) -> Sequence[Any]:
+    """The images of a column as bytes or paths, decoded later and in parallel."""
+    if _kind(table.features[column]) != "image":
+        raise UserError(f"column {column!r} of {where} holds no images; its kind is {table.features[column]}")
+    rows = table.with_format("arrow")[:][column].to_pylist()  # as stored: this library would decode one by one
+    pictures = [row.get("bytes") or row.get("path") if isinstance(row, dict) else row for row in rows]
+    if not all(pictures):
+        raise UserError(f"{where} has rows without an image; remove them")
+    return [Path(picture) if isinstance(picture, str) else picture for picture in pictures]
+
+
+# --- image folders --------------------------------------------------------------------------------------------------
+
+
+def _image_folder(folder: Path, settings: DataSettings, seed: int) -> Dataset:
+    """Load ``<folder>/train/<class>/*.png`` and, if it is there, ``<folder>/test/<class>/*.png``."""
+    train = folder / "train"
+    if not train.is_dir():
+        raise UserError(f"{folder} has neither *.parquet nor train/<class>/ folders of images")
+    classes = sorted(path.name for path in train.iterdir() if path.is_dir())
+    test = next((folder / name for name in TEST_SPLITS if (folder / name).is_dir()), None)
+
+    def samples(split: Path, limit: int | None) -> Samples:
+        files = [
+            (path, label)
+            for label, name in enumerate(classes)
+            for path in sorted((split / name).glob("*"))
+            if path.suffix.lower() in IMAGE_ENDINGS
+        ]
+        if not files:
+            raise UserError(f"{split} holds no images; expected {split}/<class>/*.png")
+        y = torch.tensor([label for _, label in files])
+        chosen = _balanced_subset(y, limit, seed, split.name)
+        return Samples(stack_images([files[i][0] for i in chosen.tolist()], settings.size, str(split)), y[chosen])
+
+    if test is None:
+        return _hold_out(samples(train, None), classes, seed)
+    return Dataset(samples(train, settings.limit), samples(test, settings.test_limit), classes)
+
+
+# --- subsets --------------------------------------------------------------------------------------------------------
+
+
+def _balanced_subset(y: torch.Tensor, limit: int | None, seed: int, split: str) -> torch.Tensor:
+    """At most ``limit`` indices, in order: the classes take turns, each giving its samples in a random order."""
+    if limit is None or limit >= len(y):
+        return torch.arange(len(y))
+    shuffled = torch.from_numpy(numpy_stream(seed, f"limit-{split}").permutation(len(y)))
+    by_class = shuffled[torch.argsort(y[shuffled], stable=True)]
+    counts = torch.bincount(y)
+    turn = torch.cat([torch.arange(int(n)) for n in counts])  # a sample's turn within its class
+    return torch.sort(by_class[torch.argsort(turn, stable=True)[:limit]]).values
+
+
+def _limited(dataset: Dataset, settings: DataSettings, seed: int) -> Dataset:
+    """Apply the limits to what was loaded whole (digits, and data without a test split)."""
+    if settings.limit is None and settings.test_limit is None:
+        return dataset
+    train = _balanced_subset(dataset.train.y, settings.limit, seed, "train")
+    test = _balanced_subset(dataset.test.y, settings.test_limit, seed, "test")
+    return Dataset(dataset.train.take(train), dataset.test.take(test), dataset.classes)

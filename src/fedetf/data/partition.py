@@ -1,0 +1,234 @@
+"""Who holds what: the paper's Dirichlet split, an even one, and one by classes; then 70/30 on each client."""
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedetf.config import DataSettings
+from fedetf.errors import UserError
+from fedetf.rng import derive, numpy_stream
+
+Indices = NDArray[np.int64]
+REDRAWS = 100
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Which samples of the training set each client trains on and which it tests its personal model on."""
+
+    train: list[Indices]
+    test: list[Indices]
+    counts: NDArray[np.int64]  # n_{k,c} of the training splits, [clients, classes]
+    classes: list[str]
+    draws: int = 1
+    repaired: list[int] = field(default_factory=list)  # clients that were given samples of the largest ones
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    @property
+    def single_class(self) -> int:
+        """How many clients hold one class only; their personal accuracy is near 1 whatever the method."""
+        return int(((self.counts > 0).sum(axis=1) == 1).sum())
+
+    def to_json(self) -> str:
+        """The partition as JSON: per client the class counts and the indices into the training set."""
+        clients = [
+            {"client": k, "counts": self.counts[k].tolist(), "train": a.tolist(), "test": b.tolist()}
+            for k, (a, b) in enumerate(zip(self.train, self.test, strict=True))
+        ]
+        head: dict[str, Any] = {"classes": self.classes, "draws": self.draws, "repaired": self.repaired}
+        return json.dumps({**head, "clients": clients})
+
+
+def make_partition(labels: Indices, classes: list[str], settings: DataSettings, seed: int) -> Partition:
+    """Deal the training set out as ``settings`` say and split each client's share into train and test."""
+    if settings.partition == "given":
+        raise UserError("data.partition = 'given' needs run(data=[...]) in Python; choose dirichlet, iid or shards")
+    K, shares = settings.clients, _sharing(labels, settings)
+    drawn = _draw(shares, labels, K, settings.min_size, settings.strict, seed, settings.describe())
+    return split_parts(
+        drawn.parts, labels, classes, settings.test_fraction, seed, draws=drawn.draws, repaired=drawn.repaired
+    )
+
+
+def split_parts(
+    parts: Sequence[Indices],
+    labels: Indices,
+    classes: list[str],
+    test_fraction: float,
+    seed: int,
+    draws: int = 1,
+    repaired: Sequence[int] = (),
+) -> Partition:
+    """Shuffle each client's samples; the first floor(test_fraction·n) are its test split, the rest it trains on."""
+    train, test = [], []
+    for k, part in enumerate(parts):
+        shuffled = numpy_stream(seed, "split", k).permutation(part)
+        n_test = int(test_fraction * len(part) + 1e-9)
+        test.append(np.sort(shuffled[:n_test]))
+        train.append(np.sort(shuffled[n_test:]))
+    counts = np.stack([np.bincount(labels[part], minlength=len(classes)) for part in train])
+    return Partition(train, test, counts, classes, draws, list(repaired))
+
+
+def dirichlet_partition(
+    labels: Sequence[int] | Indices,
+    clients: int,
+    alpha: float,
+    seed: int = 0,
+    min_size: int = 4,
+    strict: bool = False,
+) -> list[Indices]:
+    """The paper's Non-IID split: for each class, a Dirichlet(α) draw says how much of it each client gets.
+
+    Class mixes differ from client to client, and so do sizes. A draw that leaves a client with fewer than ``min_size``
+    samples is drawn again, at most 100 times; then samples are moved from the largest clients, with a warning, or an
+    error if ``strict``.
+
+    Parameters
+    ----------
+    labels:
+        ``[N]``, the class of each sample.
+    clients:
+        K.
+    alpha:
+        The concentration, > 0; smaller is more skewed.
+
+    Returns
+    -------
+    K sorted index arrays; every sample is in exactly one.
+
+    Example
+    -------
+    >>> parts = dirichlet_partition([0, 1] * 50, clients=4, alpha=0.5, seed=1)
+    >>> sum(len(part) for part in parts)
+    100
+    """
+    settings = DataSettings(clients=clients, alpha=alpha)
+    y = np.asarray(labels, dtype=np.int64)
+    return _draw(_sharing(y, settings), y, clients, min_size, strict, seed, settings.describe()).parts
+
+
+def iid_partition(labels: Sequence[int] | Indices, clients: int, seed: int = 0) -> list[Indices]:
+    """An even random split of ``[N]`` labels into K index arrays whose sizes differ by at most one."""
+    settings = DataSettings(clients=clients, partition="iid")
+    y = np.asarray(labels, dtype=np.int64)
+    return _draw(_sharing(y, settings), y, clients, 1, False, seed, settings.describe()).parts
+
+
+def shard_partition(labels: Sequence[int] | Indices, clients: int, shards: int, seed: int = 0) -> list[Indices]:
+    """Give each of K clients ``shards`` classes; a class is shared evenly by the clients that hold it."""
+    settings = DataSettings(clients=clients, partition="shards", shards=shards)
+    y = np.asarray(labels, dtype=np.int64)
+    return _draw(_sharing(y, settings), y, clients, 1, False, seed, settings.describe()).parts
+
+
+# --- the three ways to share, each (RandomState) -> owner of each sample --------------------------------------------
+
+Sharing = Callable[[np.random.RandomState], Indices]
+
+
+def _sharing(labels: Indices, settings: DataSettings) -> Sharing:
+    by_class = [np.flatnonzero(labels == c) for c in np.unique(labels)]
+    K = settings.clients
+    if settings.partition == "iid":
+        return lambda rng: rng.permutation(np.arange(len(labels)) % K)
+    if settings.partition == "shards":
+        return lambda rng: _by_shards(by_class, K, settings.shards, rng)
+    return lambda rng: _by_dirichlet(by_class, K, settings.alpha, rng)
+
+
+def _by_dirichlet(by_class: list[Indices], K: int, alpha: float, rng: np.random.RandomState) -> Indices:
+    """Per class p ~ Dirichlet(α·1_K); client k gets round(p_k·N_c) samples, the last one what remains.
+
+    The order of the draws is the authors', so that the same seed gives the client sizes of their runs.
+    """
+    shuffled = [rng.permutation(indices) for indices in by_class]
+    shares = rng.dirichlet([alpha] * K, size=len(by_class))
+    owner = np.empty(sum(map(len, by_class)), dtype=np.int64)
+    for indices, p in zip(shuffled, shares, strict=True):
+        if not np.isfinite(p).all():  # α so small that every gamma draw underflowed: one client gets the class
+            p = np.eye(K)[rng.randint(K)]
+        ends = np.minimum(np.round(p * len(indices)).astype(np.int64).cumsum(), len(indices))
+        ends[-1] = len(indices)
+        owner[indices] = np.repeat(np.arange(K), np.diff(ends, prepend=0))
+    return owner
+
+
+def _by_shards(by_class: list[Indices], K: int, shards: int, rng: np.random.RandomState) -> Indices:
+    """Each client takes the ``shards`` classes that the fewest clients hold so far, ties broken at random."""
+    C = len(by_class)
+    if shards > C:
+        raise UserError(f"data.shards = {shards} classes per client, but there are only {C} classes")
+    if K * shards < C:
+        raise UserError(f"{K} clients with {shards} classes each cannot hold {C} classes; raise data.shards")
+    holders: list[list[int]] = [[] for _ in range(C)]
+    for k in rng.permutation(K).tolist():
+        order = np.lexsort((rng.rand(C), np.array([len(held) for held in holders])))
+        for c in order[:shards]:
+            holders[c].append(k)
+    owner = np.empty(sum(map(len, by_class)), dtype=np.int64)
+    for indices, held in zip(by_class, holders, strict=True):
+        for k, part in zip(held, np.array_split(rng.permutation(indices), len(held)), strict=True):
+            owner[part] = k
+    return owner
+
+
+# --- bounded redraws and the repair ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    parts: list[Indices]
+    draws: int
+    repaired: list[int]
+
+
+def _draw(sharing: Sharing, labels: Indices, K: int, min_size: int, strict: bool, seed: int, name: str) -> _Drawn:
+    if K * min_size > len(labels):
+        raise UserError(
+            f"{len(labels)} samples cannot give {K} clients {min_size} each; lower --clients or data.min_size"
+        )
+    smallest = 0
+    for draw in range(REDRAWS + 1):
+        # The first draw takes the plain seed, as the authors did; see _by_dirichlet.
+        rng = np.random.RandomState(seed if draw == 0 else derive(seed, "partition", draw) % 2**32)
+        owner = sharing(rng)
+        sizes = np.bincount(owner, minlength=K)
+        if sizes.min() >= min_size:
+            return _Drawn(_parts(owner, K), draw + 1, [])
+        smallest = max(smallest, int(sizes.min()))
+    if strict:
+        raise UserError(
+            f"no draw of {REDRAWS + 1} with {name}, {K} clients and {len(np.unique(labels))} classes gave every client "
+            f"{min_size} samples (at best {smallest}); change them or the seed, or leave data.strict off"
+        )
+    small = np.flatnonzero(sizes < min_size).tolist()
+    _repair(owner, sizes, min_size, rng)
+    warnings.warn(
+        f"{len(small)} of {K} clients had fewer than {min_size} samples in each of {REDRAWS + 1} draws with {name}; "
+        "they were given samples of the largest clients (recorded in partition.json)",
+        stacklevel=2,
+    )
+    return _Drawn(_parts(owner, K), REDRAWS + 1, small)
+
+
+def _repair(owner: Indices, sizes: Indices, min_size: int, rng: np.random.RandomState) -> None:
+    """Move samples one by one from the client that is largest at that moment to those that lack them, in place."""
+    for k in np.flatnonzero(sizes < min_size):
+        while sizes[k] < min_size:
+            largest = int(sizes.argmax())
+            owner[rng.choice(np.flatnonzero(owner == largest))] = k
+            sizes[largest] -= 1
+            sizes[k] += 1
+
+
+def _parts(owner: Indices, K: int) -> list[Indices]:
+    order = np.argsort(owner, kind="stable")
+    return np.split(order, np.bincount(owner, minlength=K).cumsum()[:-1])

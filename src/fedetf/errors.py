@@ -1,0 +1,20 @@
+"""The one exception for what a user can mend: bad settings, missing data, a folder in the way."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Bad input. The message is one line and says what to do; the command line prints it and exits with 2."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """An error for a name that does not exist, with the nearest one and all that do."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return UserError(f"unknown {kind} {name!r}; {hint}choose from: {', '.join(names)}")
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on, through no fault of the settings' form. One line; the command line exits with 1."""

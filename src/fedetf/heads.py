@@ -1,0 +1,96 @@
+"""Heads: feature vector -> logits. And the net, which is an encoder with a head."""
+
+import torch
+from torch import Tensor, nn
+
+from fedetf.errors import UserError
+from fedetf.etf import simplex_etf
+
+
+class Net(nn.Module):
+    """An encoder f_u and a head behind it: images ``[batch, ...]`` -> logits ``[batch, classes]``."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Module):
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch."""
+        logits: Tensor = self.head(self.encoder(x))
+        return logits
+
+
+def unit(x: Tensor, eps: float = 1e-12) -> Tensor:
+    """x/‖x‖ along the last dimension, and 0 without a gradient where ‖x‖ < eps.
+
+    Dividing by max(‖x‖, eps), as is usual, sends a gradient of size 1/eps back from a vanishing feature.
+    """
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    vanishes = norm < eps
+    return (x / norm.masked_fill(vanishes, 1.0)).masked_fill(vanishes, 0.0)
+
+
+class ETFHead(nn.Module):
+    """The fixed simplex-ETF classifier behind a learnable projection, with a learnable temperature (Eq. 5 and 6).
+
+    μ = g(p; h)/‖g(p; h)‖, logits z_c = β·v_cᵀμ. ``V`` is a buffer: it moves with the module and is saved with it, but
+    no optimiser sees it and, being a function of the seed, it need not be sent.
+
+    Parameters
+    ----------
+    features:
+        D, the length of the encoder's feature vectors h.
+    classes:
+        C.
+    dim:
+        d, the dimension of the ETF; None takes C, as the paper does. Any d ≥ C−1.
+    seed:
+        Of the ETF.
+    projection:
+        False leaves the projection out (an ablation): then μ = h/‖h‖ and d = D.
+    beta:
+        The temperature at the start.
+    learn_beta:
+        False keeps β where it is (an ablation).
+
+    Example
+    -------
+    >>> head = ETFHead(features=64, classes=10)
+    >>> head(torch.randn(5, 64)).shape
+    torch.Size([5, 10])
+    """
+
+    V: Tensor
+    beta: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        dim: int | None = None,
+        seed: int = 0,
+        projection: bool = True,
+        beta: float = 1.0,
+        learn_beta: bool = True,
+    ):
+        super().__init__()
+        if dim is None:
+            dim = classes if projection else features
+        if not projection and dim != features:
+            raise UserError(f"without a projection the ETF has the encoder's dimension {features}, not {dim}")
+        self.projection: nn.Module = nn.Linear(features, dim) if projection else nn.Identity()
+        temperature = torch.tensor(float(beta))
+        if learn_beta:
+            self.beta = nn.Parameter(temperature)
+        else:
+            self.register_buffer("beta", temperature)
+        self.register_buffer("V", simplex_etf(classes, dim, seed))
+
+    def embed(self, h: Tensor) -> Tensor:
+        """The normalised projected feature μ of Eq. 5: ``[batch, D]`` -> ``[batch, d]``."""
+        return unit(self.projection(h))
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Logits β·v_cᵀμ: ``[batch, D]`` -> ``[batch, C]``."""
+        return self.beta * (self.embed(h) @ self.V)

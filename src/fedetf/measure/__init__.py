@@ -1,0 +1,5 @@
+"""What is measured: accuracy."""
+
+from fedetf.measure.accuracy import count_correct
+
+__all__ = ["count_correct"]

@@ -1,0 +1,96 @@
+"""The encoders by name: networks from an input to a feature vector, without a classifier.
+
+All convolutional ones are made for small images (a 3x3 stem of stride 1, no pooling after it) and take any
+number of channels and any size from 8x8 on.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from fedetf.errors import UserError, unknown
+from fedetf.models.base import Encoder
+from fedetf.models.cnn import CNN
+from fedetf.models.densenet import DenseNet
+from fedetf.models.efficientnet import EfficientNetB0
+from fedetf.models.mlp import MLP
+from fedetf.models.mobilenetv2 import MobileNetV2
+from fedetf.models.resnet import ResNet
+
+__all__ = ["Encoder", "ModelInfo", "build_encoder", "describe_models", "model_names"]
+
+MIN_SIZE = 8  # pixels: densenet121 halves an image three times, rounding down, and one must be left
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A model as shown to the user; the parameters are those of the encoder for 3x32x32 images."""
+
+    name: str
+    description: str
+    parameters: int
+    features: int
+
+
+@dataclass(frozen=True)
+class _Model:
+    description: str
+    build: Callable[[int], Encoder]  # from the number of channels; for the mlp, of inputs
+
+
+_MODELS = {
+    "cnn": _Model("small CNN with BatchNorm for quick experiments", CNN),
+    "mlp": _Model("perceptron with two hidden layers, for plain vectors too", MLP),
+    "resnet20": _Model("CIFAR ResNet of 20 layers", partial(ResNet, blocks=3, widths=(16, 32, 64))),
+    "resnet32": _Model("CIFAR ResNet of 32 layers", partial(ResNet, blocks=5, widths=(16, 32, 64))),
+    "resnet56": _Model("CIFAR ResNet of 56 layers", partial(ResNet, blocks=9, widths=(16, 32, 64))),
+    "wrn56_4": _Model("resnet56 with four times the width", partial(ResNet, blocks=9, widths=(64, 128, 256))),
+    "resnet18": _Model("ResNet-18 with a CIFAR stem", partial(ResNet, blocks=2, widths=(64, 128, 256, 512))),
+    "densenet121": _Model("DenseNet-121 with a CIFAR stem", partial(DenseNet, layers=(6, 12, 24, 16))),
+    "mobilenetv2": _Model("MobileNetV2 with strides for CIFAR", MobileNetV2),
+    "efficientnet_b0": _Model("EfficientNet-B0 with a CIFAR stem", EfficientNetB0),
+}
+
+
+def model_names() -> list[str]:
+    """Return the names that `build_encoder` knows."""
+    return list(_MODELS)
+
+
+def build_encoder(name: str, shape: tuple[int, ...]) -> Encoder:
+    """Build the encoder `name` for inputs of `shape`, (channels, height, width) or (length,).
+
+    The weights are drawn from PyTorch's global random generator. Raises UserError for an unknown name or a
+    shape that the model cannot take.
+    """
+    if name not in _MODELS:
+        raise unknown("model", name, _MODELS)
+    if len(shape) not in (1, 3) or min(shape) < 1:
+        raise UserError(f"inputs must be (channels, height, width) or (length,), not {shape}")
+    size = math.prod(shape) if name == "mlp" else _channels(name, shape)
+    return _MODELS[name].build(size)
+
+
+def describe_models() -> list[ModelInfo]:
+    """Return all models with their sizes."""
+    return [_describe(name) for name in _MODELS]
+
+
+def _describe(name: str) -> ModelInfo:
+    with torch.device("meta"):  # shapes without memory or random numbers
+        encoder = build_encoder(name, (3, 32, 32))
+    parameters = sum(p.numel() for p in encoder.parameters() if p.requires_grad)
+    return ModelInfo(name, _MODELS[name].description, parameters, encoder.features)
+
+
+def _channels(name: str, shape: tuple[int, ...]) -> int:
+    """Return the number of channels of images that a convolutional model can take."""
+    if len(shape) == 1:
+        raise UserError(f"{name} takes images, not vectors of length {shape[0]}: use the model 'mlp'")
+    channels, height, width = shape
+    if min(height, width) < MIN_SIZE:
+        raise UserError(f"{name} takes images from {MIN_SIZE}x{MIN_SIZE} pixels on, not {height}x{width}")
+    return channels

@@ -1,0 +1,57 @@
+"""Pictures: who holds what, and accuracy over the rounds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedetf.data import Partition
+
+MOST_CLIENTS = 100
+MOST_LABELS = 20
+MARKERS = "osD^vPX*<>"  # so that curves differ without colour too
+
+
+def partition_figure(partition: Partition, title: str) -> Figure:
+    """Who holds what: a disc for each client and class, its area in proportion to the number of samples."""
+    counts = partition.counts[:MOST_CLIENTS]
+    K, C = counts.shape
+    figure = Figure(figsize=(min(3 + 0.3 * K, 14), min(2 + 0.25 * C, 10)), layout="constrained")
+    axes = figure.add_subplot()
+    clients, classes = np.nonzero(counts)
+    area = counts[clients, classes] / counts.max()
+    axes.scatter(clients, classes, s=300 * area + 1, alpha=0.7, edgecolors="none")
+    shown = f", first {K} of {len(partition)} clients" if len(partition) > K else ""
+    axes.set(title=f"{title}{shown}", xlabel="client", ylabel="class", xlim=(-0.8, K - 0.2), ylim=(-0.8, C - 0.2))
+    if C <= MOST_LABELS:
+        axes.set_yticks(range(C), partition.classes)
+    axes.grid(alpha=0.2)
+    return figure
+
+
+def accuracy_figure(curves: Mapping[str, Sequence[Sequence[float]]], title: str) -> Figure:
+    """General accuracy over the rounds: for each name the mean of its seeds, and a band from lowest to highest."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for (name, seeds), marker in zip(curves.items(), MARKERS * len(curves), strict=False):
+        _draw_curve(axes, name, 100 * np.asarray(seeds), marker)
+    axes.set(title=title, xlabel="round", ylabel="general accuracy (%)")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.2)
+    return figure
+
+
+def _draw_curve(axes: Axes, name: str, seeds: np.ndarray, marker: str) -> None:
+    rounds = np.arange(1, seeds.shape[1] + 1)
+    label = f"{name} (mean of {len(seeds)} seeds)" if len(seeds) > 1 else name
+    (line,) = axes.plot(rounds, seeds.mean(axis=0), marker=marker, markevery=max(1, len(rounds) // 10), label=label)
+    if len(seeds) > 1:
+        axes.fill_between(rounds, seeds.min(axis=0), seeds.max(axis=0), color=line.get_color(), alpha=0.15)
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a picture as PNG and return where it is."""
+    figure.savefig(path, dpi=150)
+    return path

@@ -1,0 +1,96 @@
+"""What people see while a run goes on: a live bar on a terminal, plain lines elsewhere."""
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedetf.engines import Personal
+from fedetf.federation import Federation, Listener, Outcome, Round
+from fedetf.methods import Server
+from fedetf.report.tables import percent
+
+
+class LiveProgress(Listener):
+    """A progress bar with round, loss, general accuracy and time left, then one for the personal stage."""
+
+    def __init__(self, console: Console):
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[shown]}"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
+        )
+
+    def started(self, federation: Federation) -> None:
+        """Show the bar."""
+        self._clients = len(federation.job.partition)
+        self._progress.start()
+        self._task = self._progress.add_task("rounds", total=len(federation.schedule), shown="")
+
+    def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002
+        """Move it by a round."""
+        self._progress.update(self._task, advance=1, shown=describe(record))
+
+    def personal_done(self, personal: Personal) -> None:  # noqa: ARG002
+        """Move the second bar by a client."""
+        if len(self._progress.tasks) == 1:
+            self._task = self._progress.add_task("personal models", total=self._clients, shown="")
+        self._progress.update(self._task, advance=1)
+
+    def finished(self, outcome: Outcome) -> None:  # noqa: ARG002
+        """Leave the bars as they are."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._progress.stop()
+
+
+class PlainProgress(Listener):
+    """One line a round, and one every few seconds in the personal stage; for logs and pipes."""
+
+    EVERY = 5.0  # seconds
+
+    def __init__(self, console: Console):
+        self._console = console
+
+    def started(self, federation: Federation) -> None:
+        """Remember how much there is to do."""
+        self._rounds, self._clients = len(federation.schedule), len(federation.job.partition)
+        self._began = time.monotonic()
+
+    def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002
+        """Print the round."""
+        left = (time.monotonic() - self._began) / record.round * (self._rounds - record.round)
+        self._say(f"round {record.round}/{self._rounds}  {describe(record)}  {left:.0f} s left")
+        self._done, self._said = 0, time.monotonic()
+
+    def personal_done(self, personal: Personal) -> None:  # noqa: ARG002
+        """Print how far the personal stage is."""
+        self._done += 1
+        if self._done == self._clients or time.monotonic() - self._said > self.EVERY:
+            self._said = time.monotonic()
+            self._say(f"personal models {self._done}/{self._clients}")
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+
+def make_progress(console: Console) -> LiveProgress | PlainProgress:
+    """The kind of progress that fits where ``console`` writes to."""
+    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+def describe(record: Round) -> str:
+    """A round in a few words."""
+    loss = "-" if record.loss is None else f"{record.loss:.3f}"
+    general = "" if record.general is None else f"  general {percent(record.general)}"
+    refused = f"  {len(record.refused)} updates refused" if record.refused else ""
+    return f"loss {loss}{general}{refused}"

@@ -1,0 +1,57 @@
+"""Tables for the terminal."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from rich.table import Table
+
+from fedetf.data import Partition
+from fedetf.engines import Job
+from fedetf.federation import LAST, Outcome
+
+
+def percent(value: float | None) -> str:
+    """A fraction as a percentage with one decimal, or a dash."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()) -> Table:
+    """A table without frills; the columns named in ``right`` are aligned to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in set(right) else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def result_table(job: Job, outcome: Outcome) -> Table:
+    """The result of one run, with what each number is."""
+    partition = job.partition
+    last = min(LAST, len(outcome.rounds))
+    measured = sum(accuracy is not None for accuracy in outcome.personal)
+    note = f"each on its own test split, mean of {measured} clients"
+    if partition.single_class:
+        note += f" ({partition.single_class} with one class only)"
+    sent = sum(r.bytes_up for r in outcome.rounds) / len(partition) / 2**20
+    rows = [
+        ["general", percent(outcome.general), "final global model on the balanced test set"],
+        [f"general, last {last}", percent(outcome.general_last5), f"the same, mean of the last {last} rounds"],
+        ["personal", percent(outcome.personal_mean), note],
+        ["sent per client", f"{sent:.2f} MiB", "all rounds together"],
+    ]
+    table = plain_table(["", "", ""], rows)
+    table.show_header = False
+    return table
+
+
+def partition_table(partition: Partition) -> Table:
+    """Who holds what: sizes, how many classes, and the largest ones, client by client."""
+    rows = []
+    for k, counts in enumerate(partition.counts):
+        top = [c for c in np.argsort(-counts, kind="stable")[:3] if counts[c]]
+        largest = ", ".join(f"{partition.classes[c]}: {counts[c]}" for c in top)
+        held = int((counts > 0).sum())
+        rows.append([str(k), str(counts.sum()), str(len(partition.test[k])), f"{held}/{len(counts)}", largest])
+    numbers = ["client", "train", "test", "classes"]
+    return plain_table([*numbers, "most of"], rows, right=numbers)

@@ -1,0 +1,102 @@
+"""Model state as a flat ``dict[str, Tensor]``: what travels, what is averaged, what is saved."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+
+def clone(state: Mapping[str, Tensor]) -> State:
+    """A copy that shares no memory with ``state`` and carries no gradient."""
+    return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+def nbytes(state: Mapping[str, Tensor]) -> int:
+    """The number of bytes that ``state`` costs to send."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+
+
+def defect(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> str | None:
+    """Say what makes ``state`` unfit to be averaged beside ``like``, or None if nothing does."""
+    if state.keys() != like.keys():
+        return f"tensors {sorted(state.keys() ^ like.keys())} are missing or unknown"
+    for name, tensor in state.items():
+        if tensor.shape != like[name].shape:
+            return f"{name} has shape {tuple(tensor.shape)}, not {tuple(like[name].shape)}"
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            return f"{name} holds NaN or infinite values"
+    return None
+
+
+class WeightedMean:
+    """A running weighted mean of states (Eq. 2): one sum in memory, whatever the number of clients.
+
+    Floating tensors are averaged. Of integer tensors (BatchNorm's ``num_batches_tracked``) the largest is taken, a mean
+    of counters having no meaning. Sums are kept in double precision where the device has it: the mean of a single state
+    is then that state to the bit.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._sum: State = {}
+        self._dtype: dict[str, torch.dtype] = {}
+
+    def add(self, state: Mapping[str, Tensor], weight: float) -> None:
+        """Fold in one state with its weight."""
+        self.weight += weight
+        for name, tensor in state.items():
+            self._dtype[name] = tensor.dtype
+            if not tensor.is_floating_point():
+                seen = self._sum.get(name)
+                self._sum[name] = tensor.clone() if seen is None else torch.maximum(seen, tensor)
+            elif name in self._sum:
+                self._sum[name].add_(tensor.to(self._sum[name].dtype), alpha=weight)
+            else:
+                wide = torch.float32 if tensor.device.type == "mps" else torch.float64
+                self._sum[name] = tensor.to(wide) * weight
+
+    def result(self) -> State:
+        """The mean of what was added; empty if nothing with a positive weight was."""
+        if self.weight <= 0:
+            return {}
+        return {
+            name: (total / self.weight if total.is_floating_point() else total).to(self._dtype[name])
+            for name, total in self._sum.items()
+        }
+
+
+def save_state(state: Mapping[str, Tensor], path: Path, about: Mapping[str, Any]) -> None:
+    """Write ``state`` as safetensors so that ``path`` holds either the old file or the whole new one.
+
+    ``about`` goes into the file's metadata as JSON under one key: the format does not keep several in a fixed order,
+    and equal models shall be equal files.
+    """
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    write_whole(path, save(contiguous, {"fedetf": json.dumps(about)}))
+
+
+def load_state(path: Path, device: str | torch.device = "cpu") -> State:
+    """Read a safetensors file."""
+    return load_file(path, device=str(device))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name, sync it and rename it: a crash never leaves half of it."""
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def select(state: Mapping[str, Tensor], names: Iterable[str]) -> State:
+    """The named tensors of ``state``."""
+    return {name: state[name] for name in names}

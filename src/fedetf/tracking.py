@@ -1,0 +1,32 @@
+"""TensorBoard events of a run."""
+
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from fedetf.federation import Federation, Listener, Outcome, Round
+from fedetf.methods import Server
+
+
+class TensorBoard(Listener):
+    """Writes loss and accuracies as TensorBoard scalars."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def started(self, federation: Federation) -> None:  # noqa: ARG002 -- the folder is made only now
+        """Open the event file."""
+        self._writer = SummaryWriter(str(self._folder))
+
+    def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002
+        """Log one round."""
+        for name, value in (("loss", record.loss), ("general", record.general)):
+            if value is not None:
+                self._writer.add_scalar(name, value, record.round)
+        self._writer.flush()
+
+    def finished(self, outcome: Outcome) -> None:
+        """Log the personal accuracy and close the file."""
+        if outcome.personal_mean is not None:
+            self._writer.add_scalar("personal", outcome.personal_mean, len(outcome.rounds))
+        self._writer.close()

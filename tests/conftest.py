@@ -1,0 +1,60 @@
+import os
+
+# Before anything imports the hub's client: tests never look for a network.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_outside_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDETF_DATA", raising=False)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def write_parquet(tmp_path: Path) -> Callable[..., Path]:
+    """Write a plain Parquet file (no Hugging Face metadata) of an image column and a label column."""
+
+    def write(
+        name: str, images: list[np.ndarray], labels: list[object], columns: tuple[str, str] = ("image", "label")
+    ) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pictures = pa.array([{"bytes": png(i), "path": None} for i in images])
+        pq.write_table(pa.table({columns[0]: pictures, columns[1]: pa.array(labels)}), path)
+        return path
+
+    return write
+
+
+def images(n: int, shape: tuple[int, ...] = (8, 8), seed: int = 0) -> list[np.ndarray]:
+    return list(np.random.default_rng(seed).integers(0, 256, (n, *shape), dtype=np.uint8))
+
+
+def blobs(clients: int = 3, n: int = 20, features: int = 5, classes: int = 3, seed: int = 0):
+    """A list of (x, y) per client: Gaussian blobs, float32 vectors."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(0, 3, (classes, features))
+    data = []
+    for _ in range(clients):
+        y = rng.integers(0, classes, n)
+        y[:classes] = np.arange(classes)
+        data.append(((centres[y] + rng.normal(0, 1, (n, features))).astype(np.float32), y))
+    return data

@@ -1,0 +1,217 @@
+"""The command line: what a user types, what comes back, and with which status."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import images
+
+from fedetf.cli import main
+
+QUICK = ["--clients", "3", "--rounds", "1", "--epochs", "1", "--set", "data.limit=150"]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+
+
+def test_run_ends_with_a_table_and_the_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *QUICK, "--method", "fedavg", "--out", "runs/a"]) == 0
+    out, err = capsys.readouterr()
+    result = json.loads(Path("runs/a/result.json").read_text())
+    assert f"{100 * result['general']:.1f} %" in out
+    assert f"{100 * result['personal']:.1f} %" in out
+    assert "files: runs/a" in out
+    assert "round 1/1" in err
+    assert "personal models 3/3" in err
+
+
+def test_run_alone_chooses_a_folder() -> None:
+    assert main(["run", *QUICK, "--seed", "5"]) == 0
+    (folder,) = Path("runs").iterdir()
+    assert folder.name.startswith("digits-fedetf-s5-")
+
+
+def test_flags_file_and_set_reach_the_settings() -> None:
+    Path("mine.toml").write_text("[train]\nlr = 0.5\n[data]\nclients = 9\n")
+    flags = ["--method", "fedavg", "--model", "mlp", "--alpha", "0.3", "--participation", "0.5", "--seed", "4"]
+    more = ["--device", "cpu", "--engine", "serial", "--workers", "1", "--set", "train.momentum=0", "--out", "r"]
+    assert main(["run", "mine.toml", *QUICK, *flags, *more]) == 0
+    text = Path("r/config.toml").read_text()
+    for line in ("lr = 0.5", "clients = 3", 'name = "mlp"', "alpha = 0.3", "participation = 0.5", "momentum = 0.0"):
+        assert line in text
+
+
+@pytest.mark.filterwarnings("default")
+def test_extreme_skew_warns_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["partition", "--alpha", "0.01", "--clients", "50", "--out", "p"]) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("warning: ")
+    assert err.count("\n") == 1
+    sizes = [len(c["train"]) for c in json.loads(Path("p/partition.json").read_text())["clients"]]
+    assert min(sizes) > 0
+
+
+def test_partition_shows_a_table_and_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["partition", "--clients", "4", "--alpha", "0.1", "--seed", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "4 clients, alpha = 0.1, seed 1" in out
+    (folder,) = Path("runs").iterdir()
+    assert (folder / "partition.png").read_bytes().startswith(b"\x89PNG")
+    assert f"picture: {folder / 'partition.png'}" in out
+
+
+# --- list -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["methods", "models", "datasets", "presets", "settings"])
+def test_lists(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", what]) == 0
+    plain = capsys.readouterr().out
+    assert main(["list", what, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) >= 2
+    assert all(next(iter(row.values())) in plain for row in rows)
+
+
+def test_all_ten_models_are_listed_with_their_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list", "models", "--json"])
+    rows = {row["name"]: row["parameters"] for row in json.loads(capsys.readouterr().out)}
+    assert len(rows) == 10
+    assert rows["resnet18"] == 11_173_962 - 5130  # kuangliu's, less the 10-class head
+    assert all(isinstance(count, int) and count > 0 for count in rows.values())
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--method", "nope"], "unknown method 'nope'; choose from: fedavg, fedetf"),
+        (["run", "--method", "fedevg"], "did you mean 'fedavg'?"),
+        (["run", "--model", "nope"], "unknown model 'nope'"),
+        (["run", "--alpha", "0"], "data.alpha"),
+        (["run", "--alpha", "nan"], "data.alpha"),
+        (["run", "--alpha", "inf"], "data.alpha"),
+        (["run", "--alpha", "-1"], "data.alpha"),
+        (["run", "--clients", "0"], "data.clients"),
+        (["run", "--clients", "many"], "--clients: invalid int value: 'many'"),
+        (["run", "--clients", "1000"], "cannot give 1000 clients 4 each"),
+        (["run", "--rounds", "-1"], "train.rounds"),
+        (["run", "--rounds", "0"], "train.rounds"),
+        (["run", "--epochs", "0"], "train.epochs"),
+        (["run", "--participation", "0"], "train.participation"),
+        (["run", "--participation", "1.5"], "train.participation"),
+        (["run", "--seed", "-1"], "seed"),
+        (["run", "--engine", "warp"], "engine.name"),
+        (["run", "--workers", "0"], "engine.workers"),
+        (["run", "--device", "warp"], "device 'warp' is not available"),
+        (["run", "--set", "nosuch.key=1"], "unknown setting 'nosuch'"),
+        (["run", "--set", "method.mu=1"], "unknown setting 'method.mu'; method has: balanced, beta"),
+        (["run", "--set", "method.dim=3"], "needs dim >= 9"),
+        (["run", "--set", "nonsense"], "key.path=value"),
+        (["run", "--dataset", "nope"], "unknown dataset 'nope'"),
+        (["run", "--dataset", "no/such"], "is neither in $FEDETF_DATA nor in the cache"),
+        (["run", "--dataset", "./nope"], "is not a folder"),
+        (["run", "nope"], "unknown preset 'nope'"),
+        (["run", "--nope"], "unrecognized arguments: --nope"),
+        (["partition", "--clients", "0"], "data.clients"),
+        (["list", "nope"], "invalid choice: 'nope'"),
+        ([], "required"),
+        (["nope"], "invalid choice: 'nope'"),
+    ],
+)
+def test_bad_input_is_one_error_line_and_status_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert list(Path().iterdir()) == []  # nothing half-written
+
+
+def test_parquet_file_cut_in_half(write_parquet, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_parquet("data/train.parquet", images(20), [0, 1] * 10)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert main(["run", "--dataset", str(path.parent), "--out", "r"]) == 2
+    assert "is not a whole Parquet file" in capsys.readouterr().err
+    assert not Path("r").exists()
+
+
+def test_existing_out(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("r").mkdir()
+    Path("r/mine").write_text("precious")
+    assert main(["run", *QUICK, "--out", "r"]) == 2
+    assert "r exists already and is not overwritten" in capsys.readouterr().err
+    assert [p.name for p in Path("r").iterdir()] == ["mine"]
+    assert main(["partition", "--clients", "3", "--out", "r"]) == 2
+
+
+def test_a_run_that_diverges_ends_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *QUICK, "--method", "fedavg", "--set", "train.lr=1e30", "--epochs", "3", "--out", "r"]) == 1
+    err = capsys.readouterr().err
+    assert "error: round 1: every update was refused" in err
+    assert "Traceback" not in err
+
+
+# --- as a process ---------------------------------------------------------------------------------------------------
+
+
+def fedetf(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "fedetf", *arguments], capture_output=True, text=True, **options)
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["partition"], ["list"]])
+def test_help_has_an_example_and_does_not_wait_for_torch(command: list[str]) -> None:
+    code = (
+        "import sys\nfrom fedetf.cli import main\n"
+        f"try:\n    main({[*command, '--help']!r})\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "slow = {'torch', 'numpy', 'pydantic', 'datasets', 'matplotlib', 'rich'} & set(sys.modules)\n"
+        "assert not slow, slow"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "example: fedetf" in done.stdout
+
+
+def test_module_and_exit_status() -> None:
+    assert fedetf("list", "presets").returncode == 0
+    assert fedetf("run", "--alpha", "0").returncode == 2
+
+
+def test_interrupted_run_keeps_what_was_done() -> None:
+    command = [sys.executable, "-m", "fedetf", "run", "--rounds", "500", "--out", "r", "--set", "data.limit=300"]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    ) as run:
+        deadline = time.monotonic() + 60
+        while not Path("r/rounds.jsonl").is_file() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        run.send_signal(signal.SIGINT)
+        assert run.stderr is not None
+        err = run.stderr.read()
+    assert run.returncode == 130
+    assert "interrupted; what was done is saved in r" in err
+    assert "Traceback" not in err
+    assert Path("r/rounds.jsonl").read_text().endswith("\n")
+    assert list(Path("r/checkpoints").glob("*.safetensors"))
+    assert not Path("r/result.json").exists()
+
+
+def test_output_into_a_closed_pipe() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m fedetf list settings | head -1", shell=True, capture_output=True, text=True
+    )
+    assert done.stderr == ""

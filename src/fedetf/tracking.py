@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from torch.utils.tensorboard import SummaryWriter
-
 from fedetf.federation import Federation, Listener, Outcome, Round
 from fedetf.methods import Server
 
@@ -16,6 +14,8 @@ class TensorBoard(Listener):
 
     def started(self, federation: Federation) -> None:  # noqa: ARG002 -- the folder is made only now
         """Open the event file."""
+        from torch.utils.tensorboard import SummaryWriter  # a quarter of a second that other users need not wait
+
         self._writer = SummaryWriter(str(self._folder))
 
     def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002

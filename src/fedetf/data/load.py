@@ -25,7 +25,7 @@ class Known:
     """A dataset that has a name here."""
 
     description: str
-    hub: str | None = None
+    hub: str = ""
 
 
 DATASETS = {

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedetf.data import Partition
 
@@ -23,8 +24,15 @@ def partition_figure(partition: Partition, title: str) -> Figure:
     clients, classes = np.nonzero(counts)
     area = counts[clients, classes] / counts.max()
     axes.scatter(clients, classes, s=300 * area + 1, alpha=0.7, edgecolors="none")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     shown = f", first {K} of {len(partition)} clients" if len(partition) > K else ""
-    axes.set(title=f"{title}{shown}", xlabel="client", ylabel="class", xlim=(-0.8, K - 0.2), ylim=(-0.8, C - 0.2))
+    axes.set(
+        title=f"{title}{shown}",
+        xlabel="client",
+        ylabel=f"class (largest disc: {counts.max()} samples)",
+        xlim=(-0.8, K - 0.2),
+        ylim=(-0.8, C - 0.2),
+    )
     if C <= MOST_LABELS:
         axes.set_yticks(range(C), partition.classes)
     axes.grid(alpha=0.2)
@@ -38,6 +46,7 @@ def accuracy_figure(curves: Mapping[str, Sequence[Sequence[float]]], title: str)
     for (name, seeds), marker in zip(curves.items(), MARKERS * len(curves), strict=False):
         _draw_curve(axes, name, 100 * np.asarray(seeds), marker)
     axes.set(title=title, xlabel="round", ylabel="general accuracy (%)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
     axes.grid(alpha=0.2)
     return figure

@@ -65,8 +65,8 @@ def show(console: Console, results: dict[str, list[fedetf.Result]], out: Path) -
     console.print(plain_table(["method", "general: one model for all", "personal: one for each client"], rows))
     tiny = len(first.partition.repaired)  # they drew fewer, and were given four
     console.print(
-        f"\n{data.clients} clients, alpha = {data.alpha:g}: most see one to three of the ten digits, and with seed "
-        f"{SEEDS[0]} {tiny} of them have only four images. General is the mean of the last five of {len(first.rounds)} "
+        f"\n{data.clients} clients, alpha = {data.alpha:g}: most see one to three of the ten digits, and {tiny} of "
+        f"them (seed {SEEDS[0]}) have only four images. General is the mean of the last five of {len(first.rounds)} "
         "rounds on a balanced test set. Digits are small and easy, so do not read much into it; real images are in "
         "docs/results.md.\n"
     )

@@ -202,4 +202,4 @@ def execute(job: Job, folder: Path | None, listeners: Sequence[Listener]) -> Res
     """Run a prepared job; ``folder`` is where the listeners write it to, if any do."""
     train = job.settings.train
     schedule = make_schedule(len(job.partition), train.participation, train.rounds, job.settings.seed)
-    return Result(job, Federation(job, schedule).run(listeners), schedule, folder)
+    return Result(job, Federation(job, schedule, listeners).run(), schedule, folder)

@@ -155,23 +155,26 @@ def run_command(options: argparse.Namespace) -> None:
 
     from fedetf.api import execute, prepare, run_writers
     from fedetf.report.progress import make_progress
-    from fedetf.report.tables import result_table
+    from fedetf.report.tables import describe_job, result_table
     from fedetf.runs import default_folder
 
     settings = _settings(options)
     out = options.out or default_folder(settings)
     writers = run_writers(settings, out)
-    job = prepare(settings)
-    progress = make_progress(Console(stderr=True))
+    terminal = Console(stderr=True, highlight=False)
+    with terminal.status(f"loading {settings.data.name}"):  # seen on a terminal only, and gone when it is done
+        job = prepare(settings)
+    progress = make_progress(terminal)
     try:
         result = execute(job, out, [*writers, progress])
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what was done is saved in {out}") from None
     finally:
         progress.close()
-    console = Console()
+    console = Console(highlight=False)
+    console.print(describe_job(job), soft_wrap=True)
     console.print(result_table(job, result.outcome))
-    console.print(f"files: {out}", highlight=False, soft_wrap=True)
+    console.print(f"files: {out}", soft_wrap=True)
 
 
 # --- partition ------------------------------------------------------------------------------------------------------
@@ -198,10 +201,10 @@ def partition_command(options: argparse.Namespace) -> None:
     write_whole(out / "partition.json", partition.to_json().encode())
     title = f"{name}, {len(partition)} clients, {settings.data.describe()}, seed {settings.seed}"
     picture = save_figure(partition_figure(partition, title), out / "partition.png")
-    console = Console()
-    console.print(title, highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
+    console.print(title, soft_wrap=True)
     console.print(partition_table(partition))
-    console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
+    console.print(f"picture: {picture}", soft_wrap=True)
 
 
 # --- list -----------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ class Round:
     bytes_down: int = 0
     seconds: float = 0.0
     images: int = 0
+    trained: int = 0  # participants whose local training is over
     refused: dict[int, str] = field(default_factory=dict)  # client -> why its update was left out
 
 
@@ -64,6 +65,9 @@ class Listener:
     def started(self, federation: "Federation") -> None:
         """Before the first round."""
 
+    def client_done(self, record: Round) -> None:
+        """After each client's local training; ``record.trained`` says how many of the round that were."""
+
     def round_done(self, record: Round, server: Server) -> None:
         """After each round."""
 
@@ -77,7 +81,7 @@ class Listener:
 class Federation:
     """A server and an engine that runs its clients."""
 
-    def __init__(self, job: Job, schedule: list[list[int]]):
+    def __init__(self, job: Job, schedule: list[list[int]], listeners: Sequence[Listener] = ()):
         self.job = job
         self.method = job.method
         self.schedule = schedule
@@ -86,29 +90,30 @@ class Federation:
         self.fixed = scoped(state, job.method, Scope.FIXED)
         self.server = Server(clone(scoped(state, job.method, Scope.SHARED)))
         self.train_seconds = 0.0
+        self.listeners = listeners
 
-    def run(self, listeners: Sequence[Listener] = ()) -> Outcome:
+    def run(self) -> Outcome:
         """All rounds, then the personal stage of every client."""
         with cpu_threads(self.job.settings.engine.threads):
-            return self._run(listeners)
+            return self._run()
 
-    def _run(self, listeners: Sequence[Listener]) -> Outcome:
-        for listener in listeners:
+    def _run(self) -> Outcome:
+        for listener in self.listeners:
             listener.started(self)
         records = []
         for record in self.rounds():
             records.append(record)
-            for listener in listeners:
+            for listener in self.listeners:
                 listener.round_done(record, self.server)
         accuracies, curves = [], []
         for personal in self.personals():
             accuracies.append(personal.accuracy)
             curves.append(personal.curve)
-            for listener in listeners:
+            for listener in self.listeners:
                 listener.personal_done(personal)
         curve = [sum(step) / len(step) for step in zip(*filter(None, curves), strict=True)]
         outcome = Outcome(records, {**self.fixed, **self.server.shared}, accuracies, curve, self.train_seconds)
-        for listener in listeners:
+        for listener in self.listeners:
             listener.finished(outcome)
         return outcome
 
@@ -138,6 +143,9 @@ class Federation:
         """Pass on the uploads that can be averaged, and keep the books of the round."""
         losses = []
         for upload in uploads:
+            record.trained += 1
+            for listener in self.listeners:
+                listener.client_done(record)
             record.bytes_down += nbytes(self.server.shared)
             record.bytes_up += nbytes(upload.state)
             record.images += upload.images

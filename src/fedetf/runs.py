@@ -83,6 +83,7 @@ class RunFolder(Listener):
 def round_line(record: Round) -> dict[str, Any]:
     """A round as rounds.jsonl has it: ``general`` and ``refused`` only where there is something to say."""
     line = dataclasses.asdict(record)
+    del line["trained"]  # all participants, once the round is done
     for name in ("general", "refused"):
         if not line[name] and line[name] != 0:
             del line[name]

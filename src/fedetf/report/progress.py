@@ -18,7 +18,7 @@ class LiveProgress(Listener):
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.completed:.4g}/{task.total}"),
             TextColumn("{task.fields[shown]}"),
             TimeRemainingColumn(),
             TextColumn("left"),
@@ -31,9 +31,14 @@ class LiveProgress(Listener):
         self._progress.start()
         self._task = self._progress.add_task("rounds", total=len(federation.schedule), shown="")
 
+    def client_done(self, record: Round) -> None:
+        """Move it by a client's part of a round."""
+        done = record.round - 1 + record.trained / len(record.participants)
+        self._progress.update(self._task, completed=done)
+
     def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002
-        """Move it by a round."""
-        self._progress.update(self._task, advance=1, shown=describe(record))
+        """Show what came of a round."""
+        self._progress.update(self._task, completed=record.round, shown=describe(record))
 
     def personal_done(self, personal: Personal) -> None:  # noqa: ARG002
         """Move the second bar by a client."""
@@ -51,9 +56,9 @@ class LiveProgress(Listener):
 
 
 class PlainProgress(Listener):
-    """One line a round, and one every few seconds in the personal stage; for logs and pipes."""
+    """One line a round, and one every few seconds where that takes long; for logs and pipes."""
 
-    EVERY = 5.0  # seconds
+    EVERY = 10.0  # seconds
 
     def __init__(self, console: Console):
         self._console = console
@@ -61,25 +66,39 @@ class PlainProgress(Listener):
     def started(self, federation: Federation) -> None:
         """Remember how much there is to do."""
         self._rounds, self._clients = len(federation.schedule), len(federation.job.partition)
-        self._began = time.monotonic()
+        self._began = self._said = time.monotonic()
+
+    def client_done(self, record: Round) -> None:
+        """Print how far a long round is."""
+        if record.trained < len(record.participants):
+            self._say_now_and_then(
+                f"round {record.round}/{self._rounds}  {record.trained}/{len(record.participants)} clients"
+            )
 
     def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002
         """Print the round."""
         left = (time.monotonic() - self._began) / record.round * (self._rounds - record.round)
         self._say(f"round {record.round}/{self._rounds}  {describe(record)}  {left:.0f} s left")
-        self._done, self._said = 0, time.monotonic()
+        self._done = 0
 
     def personal_done(self, personal: Personal) -> None:  # noqa: ARG002
         """Print how far the personal stage is."""
         self._done += 1
-        if self._done == self._clients or time.monotonic() - self._said > self.EVERY:
-            self._said = time.monotonic()
-            self._say(f"personal models {self._done}/{self._clients}")
+        line = f"personal models {self._done}/{self._clients}"
+        if self._done == self._clients:
+            self._say(line)
+        else:
+            self._say_now_and_then(line)
 
     def close(self) -> None:
         """Nothing to give back."""
 
+    def _say_now_and_then(self, line: str) -> None:
+        if time.monotonic() - self._said > self.EVERY:
+            self._say(line)
+
     def _say(self, line: str) -> None:
+        self._said = time.monotonic()
         self._console.print(line, highlight=False, soft_wrap=True)
 
 

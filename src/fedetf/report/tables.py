@@ -25,6 +25,13 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: It
     return table
 
 
+def describe_job(job: Job) -> str:
+    """A run in one line."""
+    s = job.settings
+    held = f"{len(job.partition)} clients, {s.data.describe()}"
+    return f"{s.method.name} on {s.data.name}: {s.model.name}, {held}, {s.train.rounds} rounds, seed {s.seed}"
+
+
 def result_table(job: Job, outcome: Outcome) -> Table:
     """The result of one run, with what each number is."""
     partition = job.partition

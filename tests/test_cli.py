@@ -96,7 +96,7 @@ def test_all_ten_models_are_listed_with_their_counts(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--method", "nope"], "unknown method 'nope'; choose from: fedavg, fedetf"),
+        (["run", "--method", "nope"], "unknown method 'nope'; choose from: ccvr, ditto, fedavg, feddyn"),
         (["run", "--method", "fedevg"], "did you mean 'fedavg'?"),
         (["run", "--model", "nope"], "unknown model 'nope'"),
         (["run", "--alpha", "0"], "data.alpha"),

@@ -75,7 +75,7 @@ def test_personal_is_one_more_local_training(tmp_path) -> None:
     settings = {"data.limit": 150, "train.batch_size": 16}
     result = fedetf.run(method="fedavg", clients=3, rounds=2, epochs=1, out=tmp_path / "a", settings=settings)
     longer = copy.copy(result.job)
-    upload = Worker(longer, torch.device("cpu")).train(1, 3, result.outcome.model)
+    upload = Worker(longer, torch.device("cpu")).train(1, 3, result.outcome.model, {}).upload
     personal = result.model(client=1).state_dict()
     assert all(torch.equal(tensor, personal[name]) for name, tensor in upload.state.items())
 

@@ -137,15 +137,15 @@ def test_a_bad_update_is_refused_and_the_round_goes_on_without_it() -> None:
     good = poisoned(())
     good.schedule = [[0, 2]]
     next(good.rounds())
-    assert all(torch.equal(t, good.server.shared[n]) for n, t in federation.server.shared.items())
+    assert all(torch.equal(t, good.server.state[n]) for n, t in federation.server.state.items())
 
 
 def test_a_round_of_bad_updates_stops_the_run_and_keeps_the_last_state() -> None:
     federation = poisoned((0, 1, 2))
-    before = {name: tensor.clone() for name, tensor in federation.server.shared.items()}
+    before = {name: tensor.clone() for name, tensor in federation.server.state.items()}
     with pytest.raises(RunError, match=r"round 1: every update was refused \(client 0: head.bias holds NaN"):
         next(federation.rounds())
-    assert all(torch.equal(before[n], t) for n, t in federation.server.shared.items())
+    assert all(torch.equal(before[n], t) for n, t in federation.server.state.items())
 
 
 def test_a_client_never_writes_to_what_it_received_and_its_upload_is_its_own() -> None:
@@ -153,9 +153,9 @@ def test_a_client_never_writes_to_what_it_received_and_its_upload_is_its_own() -
     worker = Worker(result.job, torch.device("cpu"))
     shared = scoped(result.outcome.model, result.job.method, Scope.SHARED)
     before = {name: tensor.clone() for name, tensor in shared.items()}
-    first = worker.train(0, 1, shared)
+    first = worker.train(0, 1, shared, {}).upload
     kept = {name: tensor.clone() for name, tensor in first.state.items()}
-    worker.train(1, 1, shared)
+    worker.train(1, 1, shared, {})
     assert all(torch.equal(before[name], tensor) for name, tensor in shared.items())
     assert all(torch.equal(kept[name], tensor) for name, tensor in first.state.items())
 

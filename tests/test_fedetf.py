@@ -141,7 +141,7 @@ def states_during(result: fedetf.Result, phase: int) -> tuple[dict, dict, dict]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Client, "train", spy)
-        worker.personalise(0, shared)
+        worker.personalise(0, shared, {})
     before, after = snapshots[phase]
     return before, after, {n for n in before if not torch.equal(before[n], after[n])}
 
@@ -162,7 +162,7 @@ def test_v_is_the_same_before_and_after_training_and_travels_nowhere(trained: fe
     assert torch.equal(trained.model().head.V, trained.job.build_net().head.V)
     worker = Worker(trained.job, torch.device("cpu"))
     shared = {n: t for n, t in trained.outcome.model.items() if trained.job.method.scope(n) is Scope.SHARED}
-    upload = worker.train(0, 1, shared)
+    upload = worker.train(0, 1, shared, {}).upload
     assert "head.V" not in upload.state
     assert {"head.beta", "head.projection.weight", "encoder.stem.0.weight"} - upload.state.keys() <= {
         "encoder.stem.0.weight"
@@ -174,9 +174,9 @@ def test_v_is_the_same_before_and_after_training_and_travels_nowhere(trained: fe
 def test_after_a_personal_stage_the_next_client_starts_from_the_fixed_etf(trained: fedetf.Result) -> None:
     worker = Worker(trained.job, torch.device("cpu"))
     shared = {n: t for n, t in trained.outcome.model.items() if trained.job.method.scope(n) is Scope.SHARED}
-    alone = Worker(trained.job, torch.device("cpu")).personalise(1, shared)
-    worker.personalise(0, shared)
-    after = worker.personalise(1, shared)
+    alone = Worker(trained.job, torch.device("cpu")).personalise(1, shared, {})
+    worker.personalise(0, shared, {})
+    after = worker.personalise(1, shared, {})
     assert all(torch.equal(after.state[n], alone.state[n]) for n in alone.state)
 
 
@@ -196,7 +196,7 @@ def test_no_epochs_and_no_turns_leave_the_global_model(tmp_path) -> None:
 def test_reused_features_equal_features_computed_anew(trained: fedetf.Result) -> None:
     """Clearing the cache before each step changes nothing: the frozen encoder is in eval mode either way."""
     shared = {n: t for n, t in trained.outcome.model.items() if trained.job.method.scope(n) is Scope.SHARED}
-    reused = Worker(trained.job, torch.device("cpu")).personalise(0, shared)
+    reused = Worker(trained.job, torch.device("cpu")).personalise(0, shared, {})
     original = Client.train
 
     def forgetful(self, *args, **kwargs):
@@ -205,7 +205,7 @@ def test_reused_features_equal_features_computed_anew(trained: fedetf.Result) ->
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Client, "train", forgetful)
-        anew = Worker(trained.job, torch.device("cpu")).personalise(0, shared)
+        anew = Worker(trained.job, torch.device("cpu")).personalise(0, shared, {})
     for name, tensor in reused.state.items():
         torch.testing.assert_close(anew.state[name], tensor, atol=1e-6, rtol=0)
 
@@ -261,6 +261,6 @@ def test_finetuning_is_noted_step_by_step(trained: fedetf.Result) -> None:
 
 
 def test_a_temperature_below_zero_is_said() -> None:
-    server = Server({"head.beta": torch.tensor(-0.1)}, round=3)
+    server = Server({"head.beta": torch.tensor(-0.1)}, clients=1, round=3)
     with pytest.warns(UserWarning, match="round 3: the temperature beta is not positive"):
         FedETF().aggregate(server, [])

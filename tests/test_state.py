@@ -57,7 +57,7 @@ def test_bytes() -> None:
         ({"w": torch.tensor([float("nan"), 0])}, "NaN"),
         ({"w": torch.tensor([float("inf"), 0])}, "NaN or infinite"),
         ({"w": torch.zeros(3)}, "shape"),
-        ({"v": torch.zeros(2)}, "missing or unknown"),
+        ({"v": torch.zeros(2)}, "w missing"),
     ],
 )
 def test_defects_are_named(bad: dict[str, torch.Tensor], reason: str) -> None:

@@ -13,6 +13,7 @@ from fedetf.data.samples import Samples
 from fedetf.heads import Net
 from fedetf.measure.accuracy import count_correct
 from fedetf.rng import torch_stream
+from fedetf.state import State
 
 Loss = Callable[["Client", Tensor, Tensor], Tensor]
 
@@ -32,6 +33,9 @@ class Client:
         round: int,
         seed: int,
         net: Net,
+        received: State,
+        private: State,
+        logits: Callable[[Net, Tensor], Tensor],
         data: Samples,
         train: Tensor,
         test: Tensor,
@@ -47,6 +51,8 @@ class Client:
         self.round = round
         self.seed = seed
         self.net = net
+        self.received = received  # what the server sent; never written to
+        self.private = private  # what the method keeps with this client besides the net's own private tensors
         self.counts = counts  # n_{k,c} of the training split, [classes]
         self.personal = personal
         self.settings = settings
@@ -54,11 +60,13 @@ class Client:
         self.lr = lr
         self.images = 0  # trained on so far, epochs counted
         self.accuracies: list[float] = []  # on the client's test split, where the method noted it
+        self._logits = logits
         self._data = data
         self._train = train  # indices into data, [n_k]
         self._test = test
         self._prepare = prepare
         self._augment = augment
+        self._trained: dict[str, Tensor] = {}
         self._streams: dict[str, torch.Generator] = {}
         self._features: dict[str, Tensor] = {}  # of each split, for as long as the encoder stays as it is
         self._loss_sum = torch.zeros((), device=counts.device)
@@ -82,15 +90,17 @@ class Client:
         lr: float | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
+        stream: str = "batches",
     ) -> None:
         """Minimise ``loss(client, h, y)`` over the client's batches by SGD, from zero momentum.
 
         ``params`` names what trains, as module prefixes (``"encoder"``) or single tensors (``"head.V"``, which may be
         a buffer); all parameters if left out. The rest is not handed to the optimiser at all, so that neither weight
         decay nor momentum can move it. A frozen encoder runs in eval mode, and once: its features are kept and reused
-        until the encoder changes. The other arguments default to the settings of the current stage.
+        until the encoder changes. The other arguments default to the settings of the current stage; a phase that a
+        method adds to the common one takes another ``stream``, so that it does not change the common one's batches.
         """
-        tensors = self._unfreeze(params)
+        tensors = self._trained = self._unfreeze(params)
         epochs = self.epochs if epochs is None else epochs
         if not tensors or epochs == 0 or self.samples == 0:
             return
@@ -105,7 +115,7 @@ class Client:
         )
         self.net.train()
         self.net.encoder.train(encoder_trains)
-        for batch in self._batches(epochs):
+        for batch in self._batches(epochs, stream):
             with _lone_sample_safe(self.net, len(batch)):
                 h = self.net.encoder(self._inputs(batch)) if features is None else features[batch]
                 value = loss(self, h, self._data.y[self._train[batch]])
@@ -123,13 +133,23 @@ class Client:
             return None
         h, y = self._frozen_features("test"), self._data.y[self._test]
         everything = torch.arange(len(y), device=y.device)
-        return count_correct(lambda batch: self.net.head(h[batch]), y, [everything]) / len(y)
+        return count_correct(lambda batch: self._logits(self.net, h[batch]), y, [everything]) / len(y)
 
     def note_accuracy(self) -> None:
         """Record how good the net is by now on the client's test split (Fig. 6b)."""
         accuracy = self.accuracy()
         if accuracy is not None:
             self.accuracies.append(accuracy)
+
+    def trained_tensors(self) -> dict[str, Tensor]:
+        """The tensors that the current training moves, by name."""
+        return self._trained
+
+    def class_features(self) -> Iterator[tuple[int, Tensor]]:
+        """For each class that the client trains on, its number and the features ``[n_c, D]`` of its samples."""
+        h, y = self._frozen_features("train"), self._data.y[self._train]
+        for c in self.counts.nonzero().flatten().tolist():
+            yield c, h[y == c]
 
     def stream(self, purpose: str) -> torch.Generator:
         """This client's random stream for ``purpose`` in this round; every call goes on where the last one ended."""
@@ -155,10 +175,10 @@ class Client:
                 tensor.requires_grad_(name in chosen)
         return chosen
 
-    def _batches(self, epochs: int) -> Iterator[Tensor]:
+    def _batches(self, epochs: int, stream: str) -> Iterator[Tensor]:
         """Positions in the training split, reshuffled each epoch; the last batch may be smaller."""
         for _ in range(epochs):
-            order = torch.randperm(self.samples, generator=self.stream("batches"))
+            order = torch.randperm(self.samples, generator=self.stream(stream))
             yield from order.to(self._train.device).split(self.settings.batch_size)
 
     def _inputs(self, batch: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedetf.engines import Job, Personal, SerialEngine, scoped
+from fedetf.engines import Job, Personal, SerialEngine, Trained, scoped
 from fedetf.errors import RunError
 from fedetf.methods import Scope, Server, Upload
 from fedetf.state import State, clone, defect, nbytes
@@ -38,20 +38,14 @@ class Outcome:
     """What came of a whole run."""
 
     rounds: list[Round]
+    general: float | None  # accuracy of the final global model on the test set
+    general_last5: float | None  # the mean over the last five rounds; of a model that was finished afterwards, its own
+    bytes_up: int
+    bytes_down: int
     model: State  # the final global model, fixed tensors included
     personal: list[float | None]  # accuracy per client; None where the test split is empty; empty if not run
     personal_curve: list[float]  # mean over clients, where the method notes it during the stage
     train_seconds: float
-
-    @property
-    def general(self) -> float | None:
-        """Accuracy of the final global model on the test set."""
-        return self.rounds[-1].general
-
-    @property
-    def general_last5(self) -> float | None:
-        """The mean over the last five rounds."""
-        return mean([r.general for r in self.rounds[-LAST:] if r.general is not None])
 
     @property
     def personal_mean(self) -> float | None:
@@ -86,9 +80,11 @@ class Federation:
         self.method = job.method
         self.schedule = schedule
         self.engine = SerialEngine(job)
-        state = {name: tensor.to(self.engine.device) for name, tensor in job.build_net().state_dict().items()}
-        self.fixed = scoped(state, job.method, Scope.FIXED)
-        self.server = Server(clone(scoped(state, job.method, Scope.SHARED)))
+        net = job.build_net().to(self.engine.device)
+        state = net.state_dict()
+        sent = {**scoped(state, job.method, Scope.SHARED), **scoped(state, job.method, Scope.RECEIVED)}
+        self.unsent = {name: tensor for name, tensor in state.items() if name not in sent}
+        self.server = Server(clone(sent), len(job.partition), job.settings.seed, clone(job.method.server_state(net)))
         self.train_seconds = 0.0
         self.listeners = listeners
 
@@ -105,6 +101,13 @@ class Federation:
             records.append(record)
             for listener in self.listeners:
                 listener.round_done(record, self.server)
+        general = records[-1].general
+        last5 = mean([r.general for r in records[-LAST:] if r.general is not None])
+        up, down = sum(r.bytes_up for r in records), sum(r.bytes_down for r in records)
+        if self.method.finishes:
+            more_up, more_down = self._finish()
+            general = last5 = self.engine.evaluate(self.server.state)
+            up, down = up + more_up, down + more_down
         accuracies, curves = [], []
         for personal in self.personals():
             accuracies.append(personal.accuracy)
@@ -112,7 +115,8 @@ class Federation:
             for listener in self.listeners:
                 listener.personal_done(personal)
         curve = [sum(step) / len(step) for step in zip(*filter(None, curves), strict=True)]
-        outcome = Outcome(records, {**self.fixed, **self.server.shared}, accuracies, curve, self.train_seconds)
+        model = {**self.unsent, **self.server.state}
+        outcome = Outcome(records, general, last5, up, down, model, accuracies, curve, self.train_seconds)
         for listener in self.listeners:
             listener.finished(outcome)
         return outcome
@@ -123,36 +127,55 @@ class Federation:
             began = time.perf_counter()
             record = Round(t, participants)
             self.server.round = t
-            uploads = self.engine.train(participants, t, self.server.shared)  # 1. the participants train
-            self.method.aggregate(self.server, self._sound(uploads, record))  # 2. the server folds in what they send
+            trained = self.engine.train(participants, t, self.server.state)  # 1. the participants train
+            self.method.aggregate(self.server, self._sound(trained, record))  # 2. the server folds in what they send
             self.train_seconds += time.perf_counter() - began
             if self._is_measured(t):
-                record.general = self.engine.evaluate(self.server.shared)  # 3. what came of it
+                record.general = self.engine.evaluate(self.server.state)  # 3. what came of it
             record.seconds = time.perf_counter() - began
             yield record
+
+    def _finish(self) -> tuple[int, int]:
+        """One more exchange with every client, for methods that complete the global model; the bytes up and down."""
+        sizes = []
+
+        def counted(summaries: Iterable[State]) -> Iterator[State]:
+            for summary in summaries:
+                sizes.append(nbytes(summary))
+                yield summary
+
+        down = nbytes(self.server.state) * self.server.clients
+        summaries = self.engine.summarise(range(self.server.clients), self.server.state)
+        self.method.finish(self.server, counted(summaries))
+        return sum(sizes), down
 
     def personals(self) -> Iterator[Personal]:
         """The personal stage: every client, whether it was ever sampled or not. Nothing goes back to the server."""
         if self.job.settings.personal.enabled:
-            yield from self.engine.personalise(range(len(self.job.partition)), self.server.shared)
+            yield from self.engine.personalise(range(self.server.clients), self.server.state)
 
     def _is_measured(self, t: int) -> bool:
-        return t % self.job.settings.measure.every == 0 or t > len(self.schedule) - LAST
+        due = t % self.job.settings.measure.every == 0 or t > len(self.schedule) - LAST
+        return due and self.method.has_global
 
-    def _sound(self, uploads: Iterable[Upload], record: Round) -> Iterator[Upload]:
+    def _sound(self, trained: Iterable[Trained], record: Round) -> Iterator[Upload]:
         """Pass on the uploads that can be averaged, and keep the books of the round."""
         losses = []
-        for upload in uploads:
+        shared = scoped(self.server.state, self.method, Scope.SHARED)
+        down = nbytes(self.server.state)
+        for result in trained:
+            upload = result.upload
             record.trained += 1
             for listener in self.listeners:
                 listener.client_done(record)
-            record.bytes_down += nbytes(self.server.shared)
+            record.bytes_down += down
             record.bytes_up += nbytes(upload.state)
             record.images += upload.images
-            problem = defect(upload.state, self.server.shared)
+            problem = defect(upload.state, shared)
             if problem is not None:
                 record.refused[upload.client] = problem
                 continue
+            self.engine.keep(result)
             if upload.samples:
                 losses.append((upload.samples, upload.loss))
             yield upload
@@ -190,8 +213,8 @@ def summary(job: Job, outcome: Outcome) -> dict[str, Any]:
         "clients_without_test": sum(len(part) == 0 for part in partition.test),
         "clients_with_one_class": partition.single_class,
         "refused_updates": sum(len(r.refused) for r in outcome.rounds),
-        "bytes_up": sum(r.bytes_up for r in outcome.rounds),
-        "bytes_down": sum(r.bytes_down for r in outcome.rounds),
+        "bytes_up": outcome.bytes_up,
+        "bytes_down": outcome.bytes_down,
         "images_per_second": images / outcome.train_seconds if outcome.train_seconds else None,
     }
 

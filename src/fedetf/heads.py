@@ -94,3 +94,49 @@ class ETFHead(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         """Logits β·v_cᵀμ: ``[batch, D]`` -> ``[batch, C]``."""
         return self.beta * (self.embed(h) @ self.V)
+
+
+class PrototypeHead(nn.Module):
+    """FedNH's head: logits s·W_cᵀ h/‖h‖ with unit prototypes W that no optimiser trains, and a learnable scale s.
+
+    The rows of W start orthonormal if there are at most as many classes as features; else they are the rows of an
+    orthonormal basis of the classes' space, brought back to unit length.
+    """
+
+    W: Tensor
+
+    def __init__(self, features: int, classes: int, scale: float):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(float(scale)))
+        self.register_buffer("W", unit(nn.init.orthogonal_(torch.empty(classes, features))))
+
+    def forward(self, h: Tensor) -> Tensor:
+        """``[batch, D]`` -> ``[batch, C]``."""
+        return self.scale * (unit(h) @ self.W.T)
+
+
+class TwoHeads(nn.Module):
+    """FedRoD's heads: a generic one G, and a private one P that is added to it for the client's own predictions."""
+
+    def __init__(self, features: int, classes: int):
+        super().__init__()
+        self.generic = nn.Linear(features, classes)
+        self.private = nn.Linear(features, classes)
+        self.private.load_state_dict(self.generic.state_dict())
+
+    def forward(self, h: Tensor) -> Tensor:
+        """The generic logits: ``[batch, D]`` -> ``[batch, C]``."""
+        logits: Tensor = self.generic(h)
+        return logits
+
+
+class AnchoredHead(nn.Linear):
+    """FedProto's linear head, which also carries the global prototypes ``[C, D]`` and which of them are known."""
+
+    prototypes: Tensor
+    known: Tensor
+
+    def __init__(self, features: int, classes: int):
+        super().__init__(features, classes)
+        self.register_buffer("prototypes", torch.zeros(classes, features))
+        self.register_buffer("known", torch.zeros(classes, dtype=torch.bool))

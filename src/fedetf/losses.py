@@ -1,5 +1,6 @@
-"""Losses: the balanced cross entropy of Eq. 6. (Plain cross entropy, Eq. 9, is torch's own.)"""
+"""Losses: the balanced cross entropy of Eq. 6, proximal terms. (Plain cross entropy, Eq. 9, is torch's own.)"""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -47,3 +48,13 @@ def balanced_cross_entropy(
     1.386294
     """
     return F.cross_entropy(logits + log_prior(counts, gamma, zero_count), labels)
+
+
+def squared_distance(tensors: Mapping[str, Tensor], centre: Mapping[str, Tensor]) -> Tensor:
+    """‖w − c‖², over all tensors of ``tensors``; ``centre`` has one of the same name and shape for each."""
+    return torch.stack([(tensor - centre[name]).square().sum() for name, tensor in tensors.items()]).sum()
+
+
+def inner_product(tensors: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> Tensor:
+    """⟨w, g⟩, over all tensors of ``tensors``; ``others`` has one of the same name and shape for each."""
+    return torch.stack([(tensor * others[name]).sum() for name, tensor in tensors.items()]).sum()

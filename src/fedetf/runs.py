@@ -67,7 +67,7 @@ class RunFolder(Listener):
 
     def _checkpoint(self, server: Server) -> None:
         folder = self.path / "checkpoints"
-        save_state(server.shared, folder / f"round-{server.round:05d}.safetensors", {"round": server.round})
+        save_state(server.state, folder / f"round-{server.round:05d}.safetensors", {"round": server.round})
         for old in sorted(folder.glob("round-*.safetensors"))[:-KEPT_CHECKPOINTS]:
             old.unlink()
 

@@ -24,11 +24,15 @@ def nbytes(state: Mapping[str, Tensor]) -> int:
 
 
 def defect(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> str | None:
-    """Say what makes ``state`` unfit to be averaged beside ``like``, or None if nothing does."""
-    if state.keys() != like.keys():
-        return f"tensors {sorted(state.keys() ^ like.keys())} are missing or unknown"
+    """Say what makes ``state`` unfit to be folded in, or None if nothing does.
+
+    It must hold all tensors of ``like`` in their shapes; it may hold more, the method's own statistics.
+    """
+    missing = sorted(like.keys() - state.keys())
+    if missing:
+        return f"{', '.join(missing)} missing"
     for name, tensor in state.items():
-        if tensor.shape != like[name].shape:
+        if name in like and tensor.shape != like[name].shape:
             return f"{name} has shape {tuple(tensor.shape)}, not {tuple(like[name].shape)}"
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             return f"{name} holds NaN or infinite values"

@@ -48,6 +48,14 @@ class Job:
 
 
 @dataclass
+class Trained:
+    """What a client's local training gave: what it sends, and what it keeps for its next round."""
+
+    upload: Upload
+    private: State
+
+
+@dataclass
 class Personal:
     """What the personal stage of one client gave."""
 
@@ -66,48 +74,64 @@ class Worker:
         self.net = job.build_net().to(device)
         if len(job.dataset.shape) == 3:
             self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-        self._fixed = clone(scoped(self.net.state_dict(), job.method, Scope.FIXED))
+        self._initial = clone(self.net.state_dict())
+        self._client_state = clone(job.method.client_state(self.net))
         self._train = _to(job.dataset.train, device)
         self._test = _to(job.dataset.test, device)
         self._prepare = job.normalize(device)
 
-    def train(self, client_id: int, round: int, shared: Mapping[str, Tensor]) -> Upload:
-        """A client's local training in one round, from the received tensors to what it sends."""
-        settings = self.job.settings.train
-        lr = settings.lr * settings.lr_decay ** (round - 1)
-        client = self._client(client_id, round, shared, settings.epochs, lr)
-        with global_stream(self.job.settings.seed, "noise", round, client_id):
-            self.job.method.local(client)
-        state = self.job.method.upload(client)
-        return Upload(client_id, client.samples, state, client.mean_loss, client.images)
+    def train(self, client_id: int, round: int, received: State, private: State) -> Trained:
+        """A client's local training in one round.
 
-    def personalise(self, client_id: int, shared: Mapping[str, Tensor]) -> Personal:
+        ``private`` is what it kept from its last one; empty before its first.
+        """
+        method, settings = self.job.method, self.job.settings.train
+        lr = settings.lr * settings.lr_decay ** (round - 1)
+        client = self._client(client_id, round, received, private, settings.epochs, lr)
+        with global_stream(self.job.settings.seed, "noise", round, client_id):
+            method.local(client)
+        upload = Upload(client_id, client.samples, method.upload(client), client.mean_loss, client.images)
+        return Trained(upload, clone({**scoped(self.net.state_dict(), method, Scope.PRIVATE), **client.private}))
+
+    def summarise(self, client_id: int, received: State, private: State) -> State:
+        """What a client sends once more after the last round."""
+        client = self._client(client_id, self.job.settings.train.rounds + 1, received, private, 0, 0.0)
+        return self.job.method.summarise(client)
+
+    def personalise(self, client_id: int, received: State, private: State) -> Personal:
         """A client's personal stage after the last round, and the accuracy of the model it ends in."""
         settings, personal = self.job.settings.train, self.job.settings.personal
         epochs = settings.epochs if personal.epochs is None else personal.epochs
         lr = settings.lr * settings.lr_decay**settings.rounds if personal.lr is None else personal.lr
-        client = self._client(client_id, settings.rounds + 1, shared, epochs, lr)
+        client = self._client(client_id, settings.rounds + 1, received, private, epochs, lr)
         with global_stream(self.job.settings.seed, "noise", settings.rounds + 1, client_id):
             self.job.method.personalise(client)
         return Personal(client_id, client.accuracy(), client.accuracies, clone(self.net.state_dict()))
 
-    def evaluate(self, shared: Mapping[str, Tensor]) -> float:
+    def evaluate(self, received: State) -> float:
         """General accuracy: the global model on the whole test set."""
-        self._load(shared)
+        self._load(received, {})
         self.net.eval()
         y = self._test.y
         batches = torch.arange(len(y), device=self.device).split(EVALUATION_BATCH)
-        correct = count_correct(lambda batch: self.net(self._prepare(self._test.x[batch])), y, batches)
-        return correct / len(y)
 
-    def _client(self, id: int, round: int, shared: Mapping[str, Tensor], epochs: int, lr: float) -> Client:
-        self._load(shared)
+        def logits(batch: Tensor) -> Tensor:
+            h = self.net.encoder(self._prepare(self._test.x[batch]))
+            return self.job.method.logits(self.net, h, personal=False)
+
+        return count_correct(logits, y, batches) / len(y)
+
+    def _client(self, id: int, round: int, received: State, private: State, epochs: int, lr: float) -> Client:
+        self._load(received, private)
         settings, partition = self.job.settings, self.job.partition
         return Client(
             id=id,
             round=round,
             seed=settings.seed,
             net=self.net,
+            received=received,
+            private={name: private.get(name, initial).clone() for name, initial in self._client_state.items()},
+            logits=lambda net, h: self.job.method.logits(net, h, personal=True),
             data=self._train,
             train=torch.from_numpy(partition.train[id]).to(self.device),
             test=torch.from_numpy(partition.test[id]).to(self.device),
@@ -120,9 +144,9 @@ class Worker:
             lr=lr,
         )
 
-    def _load(self, shared: Mapping[str, Tensor]) -> None:
-        """Put the received and the fixed tensors into the net, so that nothing of the last client is left."""
-        self.net.load_state_dict({**self._fixed, **shared})
+    def _load(self, received: State, private: State) -> None:
+        """Put the received and the private tensors into the net, and nothing of the last client is left in it."""
+        self.net.load_state_dict({name: received.get(name, private.get(name, t)) for name, t in self._initial.items()})
 
 
 def scoped(state: Mapping[str, Tensor], method: Method, scope: Scope) -> State:

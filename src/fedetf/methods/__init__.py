@@ -6,12 +6,21 @@ from typing import Any
 from fedetf.config import validated
 from fedetf.errors import unknown
 from fedetf.methods.base import Method, Scope, Server, Upload
+from fedetf.methods.ccvr import CCVR
+from fedetf.methods.ditto import Ditto
 from fedetf.methods.fedavg import FedAvg
+from fedetf.methods.feddyn import FedDyn
 from fedetf.methods.fedetf import FedETF
+from fedetf.methods.fednh import FedNH
+from fedetf.methods.fedproto import FedProto
+from fedetf.methods.fedprox import FedProx
+from fedetf.methods.fedrep import FedRep
+from fedetf.methods.fedrod import FedRoD
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (FedAvg, FedETF)}
+_ALL = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH, FedETF)
+METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 
-__all__ = ["METHODS", "FedAvg", "FedETF", "Method", "Scope", "Server", "Upload", "make_method"]
+__all__ = ["METHODS", "Method", "Scope", "Server", "Upload", "make_method"]
 
 
 def make_method(section: Mapping[str, Any]) -> Method:

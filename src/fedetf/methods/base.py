@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import torch.nn.functional as F
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class Scope(enum.Enum):
     """What becomes of a tensor of the net."""
 
-    SHARED = "shared"  # travels: received before, sent after local training
+    SHARED = "shared"  # received before and sent after local training
+    RECEIVED = "received"  # received only; what the client sends for it is another thing
+    PRIVATE = "private"  # stays with the client from round to round
     FIXED = "fixed"  # never sent: every party builds it from the seed
 
 
@@ -30,7 +32,10 @@ class Scope(enum.Enum):
 class Server:
     """What the server keeps between rounds."""
 
-    shared: State
+    state: State  # what clients receive: the SHARED and RECEIVED tensors of the net
+    clients: int  # K, all of them
+    seed: int = 0
+    own: State = field(default_factory=dict)  # what it keeps to itself, see Method.server_state
     round: int = 0
 
 
@@ -57,6 +62,8 @@ class Method(BaseModel):
     name: ClassVar[str]
     summary: ClassVar[str]
     citation: ClassVar[str]
+    has_global: ClassVar[bool] = True  # False: there is no global model to test
+    finishes: ClassVar[bool] = False  # True: :meth:`summarise` and :meth:`finish` follow the last round
 
     def build(self, encoder: nn.Module, features: int, classes: int, seed: int) -> Net:
         """Put a head behind the encoder; ``features`` is the length of the encoder's output."""
@@ -66,6 +73,14 @@ class Method(BaseModel):
     def scope(self, name: str) -> Scope:  # noqa: ARG002 -- methods that override it look at the name
         """What becomes of the tensor ``name`` of the net's state dict."""
         return Scope.SHARED
+
+    def server_state(self, net: Net) -> State:  # noqa: ARG002 -- likewise
+        """Further tensors that the server keeps, as they are before the first round."""
+        return {}
+
+    def client_state(self, net: Net) -> State:  # noqa: ARG002 -- likewise
+        """Further tensors that each client keeps, as they are before its first round: ``client.private``."""
+        return {}
 
     def loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
         """The local loss of a batch from its features h ``[B, D]`` and labels y ``[B]``: cross entropy."""
@@ -85,8 +100,20 @@ class Method(BaseModel):
         mean = WeightedMean()
         for upload in uploads:
             mean.add(upload.state, upload.samples)
-        server.shared.update(mean.result())
+        server.state.update(mean.result())
+
+    def summarise(self, client: Client) -> State:  # noqa: ARG002 -- likewise
+        """What a client sends once more after the last round; nothing if :meth:`finish` needs nothing."""
+        return {}
+
+    def finish(self, server: Server, summaries: Iterable[State]) -> None:
+        """Change the final global model by what all clients sent; by default it stays as it is."""
 
     def personalise(self, client: Client) -> None:
         """After the last round, make the global model the client's own: one more local training."""
         self.local(client)
+
+    def logits(self, net: Net, h: Tensor, personal: bool) -> Tensor:  # noqa: ARG002 -- likewise
+        """What a model predicts from features h ``[B, D]``: the global one, or a client's own."""
+        logits: Tensor = net.head(h)
+        return logits

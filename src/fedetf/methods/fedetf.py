@@ -56,7 +56,7 @@ class FedETF(Method):
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """Eq. 2, with a word if the average temperature points the wrong way."""
         super().aggregate(server, uploads)
-        if self.learn_beta and server.shared["head.beta"] <= 0:
+        if self.learn_beta and server.state["head.beta"] <= 0:
             warnings.warn(
                 f"round {server.round}: the temperature beta is not positive any more, so that the farthest ETF vector "
                 "wins; lower train.lr or set method.learn_beta=false",

@@ -40,7 +40,7 @@ def result_table(job: Job, outcome: Outcome) -> Table:
     note = f"each on its own test split, mean of {measured} clients"
     if partition.single_class:
         note += f" ({partition.single_class} with one class only)"
-    sent = sum(r.bytes_up for r in outcome.rounds) / len(partition) / 2**20
+    sent = outcome.bytes_up / len(partition) / 2**20
     rows = [
         ["general", percent(outcome.general), "final global model on the balanced test set"],
         [f"general, last {last}", percent(outcome.general_last5), f"the same, mean of the last {last} rounds"],

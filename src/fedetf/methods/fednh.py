@@ -1,0 +1,77 @@
+"""FedNH."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from fedetf.config import Positive
+from fedetf.heads import Net, PrototypeHead, unit
+from fedetf.methods.base import Method, Scope, Server, Upload
+from fedetf.rng import global_stream
+from fedetf.state import State, select
+
+if TYPE_CHECKING:
+    from fedetf.client import Client
+
+
+class FedNH(Method):
+    """Unit class prototypes are the head; they stand still within a round and follow the clients' class means slowly.
+
+    The model is averaged by data size, as everywhere here; the method's own code takes the plain mean.
+    """
+
+    name: ClassVar = "fednh"
+    summary: ClassVar = "a head of unit prototypes that follow the clients' class means slowly"
+    citation: ClassVar = "Dai et al., AAAI 2023"
+
+    rho: float = Field(0.9, ge=0, le=1, description="how much of the old prototypes stays each round")  # appendix B
+    scale: Positive = Field(1.0, description="factor on the cosines at the start")
+
+    def build(self, encoder: nn.Module, features: int, classes: int, seed: int) -> Net:
+        """Encoder u, learnable scale s, prototypes W."""
+        with global_stream(seed, "init-head"):
+            return Net(encoder, PrototypeHead(features, classes, self.scale))
+
+    def scope(self, name: str) -> Scope:
+        """W comes from the server; what goes back are the class means."""
+        return Scope.RECEIVED if name == "head.W" else Scope.SHARED
+
+    def upload(self, client: Client) -> State:
+        """The model, and for each class that the client holds the direction of its mean feature, in eval mode."""
+        state = super().upload(client)
+        means = [(c, len(h), unit(unit(h).mean(dim=0))) for c, h in client.class_features()]
+        held = [(c, n, mean) for c, n, mean in means if mean.any()]  # features that cancel out have no direction
+        if held:
+            device = client.counts.device
+            state["classes"] = torch.tensor([c for c, _, _ in held], device=device)
+            state["counts"] = torch.tensor([n for _, n, _ in held], device=device)
+            state["means"] = torch.stack([mean for _, _, mean in held])
+        return state
+
+    def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
+        """FedAvg for {u, s}; W_c ← unit(ρ W_c + (1−ρ) a_c), a_c the direction of the count-weighted sum of means."""
+        W = server.state["head.W"]
+        sums = torch.zeros_like(W)
+
+        def without_means(uploads: Iterable[Upload]) -> Iterator[Upload]:
+            for upload in uploads:
+                if "classes" in upload.state:
+                    weighted = upload.state["counts"][:, None] * upload.state["means"]
+                    sums.index_add_(0, upload.state["classes"], weighted)
+                yield _model_only(upload, server)
+
+        super().aggregate(server, without_means(uploads))
+        moved = unit(self.rho * W + (1 - self.rho) * unit(sums))
+        held = sums.any(dim=1) & moved.any(dim=1)
+        if self.rho < 1:
+            W[held] = moved[held]
+
+
+def _model_only(upload: Upload, server: Server) -> Upload:
+    names = [name for name in upload.state if name in server.state]
+    return Upload(upload.client, upload.samples, select(upload.state, names), upload.loss, upload.images)

@@ -1,0 +1,32 @@
+"""FedProx."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from fedetf.config import NonNegative
+from fedetf.losses import squared_distance
+from fedetf.methods.base import Method
+
+if TYPE_CHECKING:
+    from fedetf.client import Client
+
+
+class FedProx(Method):
+    """FedAvg with a quadratic pull of the local model towards the received one: + (μ/2)‖w − wᵗ‖²."""
+
+    name: ClassVar = "fedprox"
+    summary: ClassVar = "FedAvg with a quadratic pull towards the received model"
+    citation: ClassVar = "Li et al., MLSys 2020"
+
+    mu: NonNegative = Field(0.001, description="strength of the pull")  # appendix B
+
+    def loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
+        """Cross entropy and the proximal term; with μ = 0 it is FedAvg to the bit."""
+        loss = super().loss(client, h, y)
+        if self.mu == 0:
+            return loss
+        return loss + self.mu / 2 * squared_distance(client.trained_tensors(), client.received)

@@ -1,0 +1,31 @@
+"""FedRep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from fedetf.methods.base import Method, Scope
+
+if TYPE_CHECKING:
+    from fedetf.client import Client
+
+
+class FedRep(Method):
+    """The encoder is shared, the head stays private.
+
+    There is no trained global head: general accuracy is that of the averaged encoder with the initial one, as in the
+    FedETF authors' code. Averages are weighted by data size; the method's own paper has clients of equal size.
+    """
+
+    name: ClassVar = "fedrep"
+    summary: ClassVar = "a shared encoder and a private head, trained in turns"
+    citation: ClassVar = "Collins et al., ICML 2021"
+
+    def scope(self, name: str) -> Scope:
+        """The head stays with the client."""
+        return Scope.PRIVATE if name.startswith("head.") else Scope.SHARED
+
+    def local(self, client: Client) -> None:
+        """E epochs on the head with the encoder frozen, then E on the encoder with the head frozen (appendix B)."""
+        client.train(self.loss, ["head"])
+        client.train(self.loss, ["encoder"])

@@ -1,0 +1,128 @@
+"""What every method must do, whatever it is."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import fedetf
+from fedetf.cli import main
+from fedetf.engines import Job
+from fedetf.engines.worker import Worker
+from fedetf.federation import Federation
+from fedetf.methods import METHODS
+
+TEN = ["fedavg", "fedprox", "feddyn", "ditto", "fedrep", "fedrod", "ccvr", "fedproto", "fednh", "fedetf"]
+OPTIONS = {"clients": 4, "alpha": 0.2, "participation": 0.5, "rounds": 2, "epochs": 1}
+SMALL = {"data.limit": 150, "personal.rounds": 2}
+
+
+def eight_clients(seed: int = 0) -> tuple[list, tuple]:
+    """Digits on eight clients, the first of which holds a single class; and their test set."""
+    dataset = fedetf.data.load_dataset(fedetf.config.DataSettings(), seed)
+    x, y = dataset.train.x.numpy(), dataset.train.y.numpy()
+    ones = np.flatnonzero(y == 1)[:30]
+    rest = np.array_split(np.random.default_rng(seed).permutation(np.setdiff1d(np.arange(400), ones)), 7)
+    return [(x[rows], y[rows]) for rows in [ones, *rest]], (dataset.test.x.numpy(), dataset.test.y.numpy())
+
+
+def test_there_are_ten_with_descriptions_and_citations(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(METHODS) == TEN
+    assert main(["list", "methods", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == TEN
+    assert all(row["description"] and "20" in row["citation"] for row in rows)
+
+
+@pytest.mark.parametrize("method", TEN)
+def test_partial_participation_and_a_client_with_one_class(method: str, tmp_path) -> None:
+    data, test = eight_clients()
+    out = tmp_path / "run"
+    result = fedetf.run(
+        method=method, data=data, test=test, model="cnn", participation=0.5, rounds=2, epochs=1, out=out, settings=SMALL
+    )
+    written = json.loads((out / "result.json").read_text())
+    assert (written["general"] is None) == (method == "fedproto")
+    assert 0 < written["personal"] <= 1
+    assert len(written["personal_per_client"]) == 8
+    assert written["clients_with_one_class"] >= 1
+    assert len(result.schedule[0]) == 4
+    never = set(range(8)) - {k for ks in result.schedule for k in ks}
+    assert all((out / f"personal/{k}.safetensors").is_file() for k in never)
+
+
+@pytest.mark.parametrize("method", TEN)
+def test_same_seed_same_bits(method: str, tmp_path) -> None:
+    for name in "ab":
+        fedetf.run(method=method, out=tmp_path / name, settings=SMALL, **OPTIONS)
+    for name in ["model", *(f"personal/{k}" for k in range(4))]:
+        a, b = ((tmp_path / run / f"{name}.safetensors").read_bytes() for run in "ab")
+        assert a == b
+
+
+@pytest.mark.parametrize("method", TEN)
+def test_the_personal_stage_leaves_server_and_client_states_alone(method: str) -> None:
+    job = fedetf.run(method=method, settings=SMALL, **OPTIONS).job
+    federation = Federation(job, [[0, 2], [1, 2]])
+    list(federation.rounds())
+    states = [federation.server.state, federation.server.own, *federation.engine._private.values()]
+    before = [{name: tensor.clone() for name, tensor in state.items()} for state in states]
+    list(federation.personals())
+    assert set(federation.engine._private) == {0, 1, 2}
+    for old, new in zip(before, states, strict=True):
+        assert all(torch.equal(tensor, new[name]) for name, tensor in old.items())
+
+
+@pytest.mark.parametrize("method", TEN)
+def test_a_client_does_not_depend_on_who_ran_before_on_the_same_worker(method: str) -> None:
+    job = fedetf.run(method=method, settings=SMALL, **OPTIONS).job
+    received = Federation(job, []).server.state
+    used, fresh = Worker(job, torch.device("cpu")), Worker(job, torch.device("cpu"))
+    used.personalise(0, received, {})
+    used.train(1, 1, received, {})
+    used.evaluate(received)
+    a, b = (worker.train(2, 1, received, {}) for worker in (used, fresh))
+    assert a.upload.state.keys() == b.upload.state.keys()
+    assert all(torch.equal(tensor, b.upload.state[name]) for name, tensor in a.upload.state.items())
+    assert all(torch.equal(tensor, b.private[name]) for name, tensor in a.private.items())
+
+
+@pytest.mark.parametrize("method", TEN)
+def test_uploads_share_no_memory_with_anything(method: str) -> None:
+    job = fedetf.run(method=method, settings=SMALL, **OPTIONS).job
+    federation = Federation(job, [])
+    worker = Worker(job, torch.device("cpu"))
+    before = {name: tensor.clone() for name, tensor in federation.server.state.items()}
+    first = worker.train(0, 1, federation.server.state, {})
+    kept = {name: tensor.clone() for name, tensor in {**first.upload.state, **first.private}.items()}
+    worker.train(1, 1, federation.server.state, {})
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in {**first.upload.state, **first.private}.items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in federation.server.state.items())
+
+
+@pytest.mark.parametrize("method", TEN)
+def test_encoder_without_batchnorm_and_plain_vectors(method: str) -> None:
+    rng = np.random.default_rng(0)
+    y = np.tile(np.arange(3), 10)
+    data = [((rng.normal(size=(30, 5)) + 3 * y[:, None]).astype(np.float32), y) for _ in range(3)]
+    result = fedetf.run(method=method, data=data, model=torch.nn.Linear(5, 4), rounds=2, epochs=1, settings=SMALL)
+    assert result.personal is not None
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedrod", "ccvr", "fednh", "fedetf"])
+def test_initial_encoder_partition_and_schedule_are_the_same_for_all(method: str) -> None:
+    a, b = (fedetf.run(method=m, settings=SMALL, **OPTIONS) for m in ("fedavg", method))
+    first, second = (run.job.build_net().encoder.state_dict() for run in (a, b))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert a.schedule == b.schedule
+    assert a.partition.to_json() == b.partition.to_json()
+
+
+@pytest.mark.parametrize("method", ["fedprox", "fedrod", "fednh", "fedetf"])
+def test_no_update_at_all_leaves_the_server_as_it_is(method: str) -> None:
+    result = fedetf.run(method=method, settings=SMALL, **OPTIONS)
+    federation = Federation(Job(result.settings, result.job.method, result.job.dataset, result.partition), [])
+    before = {name: tensor.clone() for name, tensor in federation.server.state.items()}
+    federation.method.aggregate(federation.server, [])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in federation.server.state.items())

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedetf.heads import ETFHead
     from fedetf.losses import balanced_cross_entropy
     from fedetf.methods.base import Method
+    from fedetf.state import WeightedMean
 
 __version__ = "0.1.0"
 
@@ -23,6 +24,7 @@ __all__ = [
     "Result",
     "RunError",
     "UserError",
+    "WeightedMean",
     "balanced_cross_entropy",
     "dirichlet_partition",
     "iid_partition",
@@ -37,6 +39,7 @@ _HOMES = {
     "Result": "api",
     "RunError": "errors",
     "UserError": "errors",
+    "WeightedMean": "state",
     "balanced_cross_entropy": "losses",
     "dirichlet_partition": "data.partition",
     "iid_partition": "data.partition",

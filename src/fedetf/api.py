@@ -109,6 +109,7 @@ def run(
     *,
     data: Sequence[Pair] | None = None,
     test: Pair | None = None,
+    method: str | type[Method] | None = None,
     model: str | nn.Module | None = None,
     out: str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -127,6 +128,8 @@ def run(
     test:
         ``(x, y)``, the balanced test set that belongs to ``data``. Without it the general accuracy is measured on what
         all clients hold out for testing.
+    method:
+        A method's name, ``path/to/file.py:Name``, or your own subclass of :class:`fedetf.Method`.
     model:
         The name of an encoder, or your own: any ``nn.Module`` from a batch of inputs to ``[batch, features]``.
     out:
@@ -134,7 +137,7 @@ def run(
     settings:
         Any other setting by its dotted key, for example ``{"train.lr": 0.1}``; see ``fedetf list settings``.
     short:
-        ``method``, ``dataset``, ``clients``, ``alpha``, ``participation``, ``rounds``, ``epochs``, ``seed``,
+        ``dataset``, ``clients``, ``alpha``, ``participation``, ``rounds``, ``epochs``, ``seed``,
         ``engine``, ``workers``, ``device``: the same as the flags of ``fedetf run``.
 
     Example
@@ -144,14 +147,15 @@ def run(
     True
     """
     encoder = model if isinstance(model, nn.Module) else None
-    flags = {**short, "model": type(model).__name__ if encoder is not None else model}
-    resolved = resolve(preset, {**from_short(flags), **(settings or {})})
+    own = method if isinstance(method, type) else None
+    names = {"method": own.name if own else method, "model": type(model).__name__ if encoder is not None else model}
+    resolved = resolve(preset, {**from_short({**short, **names}), **(settings or {})})
     folder = None if out is None else Path(out)
     writers = run_writers(resolved, folder)
     if data is None:
-        job = prepare(resolved, encoder)
+        job = prepare(resolved, encoder, own)
     else:
-        job = prepare_own(resolved, data, test, encoder)
+        job = prepare_own(resolved, data, test, encoder, own)
     return execute(job, folder, [*writers, *listeners])
 
 
@@ -170,17 +174,25 @@ def run_writers(settings: Settings, out: Path | None) -> list[Listener]:
     return [RunFolder(out), *([TensorBoard(out / "tensorboard")] if settings.measure.tensorboard else [])]
 
 
-def prepare(settings: Settings, encoder: nn.Module | None = None) -> Job:
+def prepare(settings: Settings, encoder: nn.Module | None = None, own: type[Method] | None = None) -> Job:
     """Load the data, deal it out and set up the method; whatever is wrong with the input comes out here."""
-    method = make_method(settings.method.model_dump())  # its errors come before the data is read
+    method = make_method(
+        settings.method.model_dump(), settings.fidelity, own
+    )  # its errors come before the data is read
     dataset = load_dataset(settings.data, settings.seed)
     partition = make_partition(dataset.train.y.numpy(), dataset.classes, settings.data, settings.seed)
     return _job(settings, method, dataset, partition, encoder)
 
 
-def prepare_own(settings: Settings, data: Sequence[Pair], test: Pair | None, encoder: nn.Module | None) -> Job:
+def prepare_own(
+    settings: Settings,
+    data: Sequence[Pair],
+    test: Pair | None,
+    encoder: nn.Module | None,
+    own_method: type[Method] | None,
+) -> Job:
     """The same with the user's own data, where who holds what is given."""
-    method = make_method(settings.method.model_dump())
+    method = make_method(settings.method.model_dump(), settings.fidelity, own_method)
     dataset, parts = from_clients(data, test)
     fraction = settings.data.test_fraction
     partition = split_parts(parts, dataset.train.y.numpy(), dataset.classes, fraction, settings.seed)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ class Client:
         net: Net,
         received: State,
         private: State,
+        momentum: State,
         logits: Callable[[Net, Tensor], Tensor],
         data: Samples,
         train: Tensor,
@@ -53,6 +54,7 @@ class Client:
         self.net = net
         self.received = received  # what the server sent; never written to
         self.private = private  # what the method keeps with this client besides the net's own private tensors
+        self.momentum = momentum  # of its last round, by tensor; used only if the settings say so
         self.counts = counts  # n_{k,c} of the training split, [classes]
         self.personal = personal
         self.settings = settings
@@ -90,31 +92,29 @@ class Client:
         lr: float | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
+        plain: Sequence[str] = (),
         stream: str = "batches",
+        eval_frozen_encoder: bool = True,
     ) -> None:
-        """Minimise ``loss(client, h, y)`` over the client's batches by SGD, from zero momentum.
+        """Minimise ``loss(client, h, y)`` over the client's batches by SGD.
 
         ``params`` names what trains, as module prefixes (``"encoder"``) or single tensors (``"head.V"``, which may be
         a buffer); all parameters if left out. The rest is not handed to the optimiser at all, so that neither weight
         decay nor momentum can move it. A frozen encoder runs in eval mode, and once: its features are kept and reused
-        until the encoder changes. The other arguments default to the settings of the current stage; a phase that a
-        method adds to the common one takes another ``stream``, so that it does not change the common one's batches.
+        until the encoder changes (``eval_frozen_encoder = False``, for methods/authors.py, leaves it in train mode).
+        What ``plain`` names trains without momentum and weight decay. A phase that a method adds to the common one
+        takes another ``stream``, so that it does not change the common one's batches. The other arguments default to
+        the settings of the current stage.
         """
         tensors = self._trained = self._unfreeze(params)
         epochs = self.epochs if epochs is None else epochs
         if not tensors or epochs == 0 or self.samples == 0:
             return
-        encoder_trains = any(name.startswith("encoder.") for name in tensors)
-        features = None if encoder_trains else self._frozen_features("train")
-        optimiser = torch.optim.SGD(
-            tensors.values(),
-            lr=self.lr if lr is None else lr,
-            momentum=self.settings.momentum if momentum is None else momentum,
-            weight_decay=self.settings.weight_decay if weight_decay is None else weight_decay,
-            fused=True,
-        )
+        encoder_runs = not eval_frozen_encoder or any(name.startswith("encoder.") for name in tensors)
+        features = None if encoder_runs else self._frozen_features("train")
+        optimiser = self._optimiser(tensors, plain, lr, momentum, weight_decay)
         self.net.train()
-        self.net.encoder.train(encoder_trains)
+        self.net.encoder.train(encoder_runs)
         for batch in self._batches(epochs, stream):
             with _lone_sample_safe(self.net, len(batch)):
                 h = self.net.encoder(self._inputs(batch)) if features is None else features[batch]
@@ -124,8 +124,10 @@ class Client:
             optimiser.step()
             self._loss_sum += value.detach() * len(batch)
             self.images += len(batch)
-        if encoder_trains:
+        if encoder_runs:
             self._features.clear()
+        if self.settings.keep_momentum:
+            self._store_momentum(optimiser, tensors)
 
     def accuracy(self) -> float | None:
         """The accuracy of the net as it is on the client's test split; None if that is empty."""
@@ -159,21 +161,54 @@ class Client:
 
     def _unfreeze(self, params: Sequence[str] | None) -> dict[str, Tensor]:
         """Let gradients flow to the tensors that ``params`` names, and to no other; return them."""
-        parameters: dict[str, Tensor] = dict(self.net.named_parameters())
-        everything = {**parameters, **dict(self.net.named_buffers())}
-        if params is None:
-            chosen = parameters
-        else:
-            inside = tuple(f"{prefix}." for prefix in params)
-            chosen = {
-                name: tensor
-                for name, tensor in everything.items()
-                if name in params or (name in parameters and name.startswith(inside))
-            }
-        for name, tensor in everything.items():
+        chosen: dict[str, Tensor] = dict(self.net.named_parameters()) if params is None else self._named(params)
+        for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers()):
             if tensor.is_floating_point():
                 tensor.requires_grad_(name in chosen)
         return chosen
+
+    def _named(self, params: Sequence[str]) -> dict[str, Tensor]:
+        """The tensors that ``params`` names: parameters by prefix, and any tensor by its whole name."""
+        parameters: dict[str, Tensor] = dict(self.net.named_parameters())
+        everything = {**parameters, **dict(self.net.named_buffers())}
+        inside = tuple(f"{prefix}." for prefix in params)
+        return {
+            name: tensor
+            for name, tensor in everything.items()
+            if name in params or (name in parameters and name.startswith(inside))
+        }
+
+    def _optimiser(
+        self,
+        tensors: dict[str, Tensor],
+        plain: Sequence[str],
+        lr: float | None,
+        momentum: float | None,
+        weight_decay: float | None,
+    ) -> torch.optim.SGD:
+        """SGD over ``tensors``, from zero momentum unless the settings keep that of the client's last round."""
+        bare = self._named(plain)
+        groups: list[dict[str, Any]] = [
+            {"params": [tensor for name, tensor in tensors.items() if name not in bare]},
+            {"params": [tensors[name] for name in bare], "momentum": 0.0, "weight_decay": 0.0},
+        ]
+        optimiser = torch.optim.SGD(
+            groups,
+            lr=self.lr if lr is None else lr,
+            momentum=self.settings.momentum if momentum is None else momentum,
+            weight_decay=self.settings.weight_decay if weight_decay is None else weight_decay,
+            fused=True,
+        )
+        for name, tensor in tensors.items() if self.settings.keep_momentum else ():
+            if name in self.momentum:
+                optimiser.state[tensor]["momentum_buffer"] = self.momentum[name].clone()
+        return optimiser
+
+    def _store_momentum(self, optimiser: torch.optim.SGD, tensors: dict[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            buffer = optimiser.state[tensor].get("momentum_buffer")
+            if buffer is not None:
+                self.momentum[name] = buffer
 
     def _batches(self, epochs: int, stream: str) -> Iterator[Tensor]:
         """Positions in the training split, reshuffled each epoch; the last batch may be smaller."""

@@ -84,6 +84,7 @@ class TrainSettings(Section):
     lr: NonNegative = Field(0.01, description="learning rate of the first round")
     lr_decay: Positive = Field(0.99, description="factor on the learning rate after each round")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of local SGD, from zero each round")
+    keep_momentum: bool = Field(False, description="true: a client's momentum lives on in its next round")
     weight_decay: NonNegative = Field(5e-4, description="of local SGD, on every trained tensor")
 
 
@@ -126,6 +127,9 @@ class Settings(Section):
     """Everything that determines a run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(7, description="of every random stream")
+    fidelity: Literal["paper", "authors"] = Field(
+        "paper", description="methods as their papers have them, or as in the FedETF authors' code"
+    )
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     train: TrainSettings = TrainSettings()
@@ -139,6 +143,10 @@ class Settings(Section):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
+# How the authors' code trains, where it departs from the paper's text; what it does to methods is methods/authors.py.
+AUTHORS: Tree = {"train": {"lr_decay": 1.0, "keep_momentum": True}}
+
+
 def resolve(source: str | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Put the layers together and check them.
 
@@ -146,7 +154,10 @@ def resolve(source: str | None = None, overrides: Mapping[str, Any] | None = Non
     """
     chosen = _merge(_read_source(source) if source else {}, _nest(overrides or {}))
     dataset = _find(chosen, "data", "name") or DataSettings().name
-    return validated(Settings, _merge(_dataset_defaults(dataset), chosen))
+    below = _dataset_defaults(dataset)
+    if chosen.get("fidelity") == "authors":
+        below = _merge(below, AUTHORS)
+    return validated(Settings, _merge(below, chosen))
 
 
 Model = type[BaseModel]

@@ -45,6 +45,7 @@ class Outcome:
     model: State  # the final global model, fixed tensors included
     personal: list[float | None]  # accuracy per client; None where the test split is empty; empty if not run
     personal_curve: list[float]  # mean over clients, where the method notes it during the stage
+    personal_epochs: float  # local epochs of the personal stage, mean over clients
     train_seconds: float
 
     @property
@@ -108,15 +109,17 @@ class Federation:
             more_up, more_down = self._finish()
             general = last5 = self.engine.evaluate(self.server.state)
             up, down = up + more_up, down + more_down
-        accuracies, curves = [], []
+        accuracies, curves, epochs = [], [], []
         for personal in self.personals():
             accuracies.append(personal.accuracy)
             curves.append(personal.curve)
+            epochs.append(personal.epochs)
             for listener in self.listeners:
                 listener.personal_done(personal)
         curve = [sum(step) / len(step) for step in zip(*filter(None, curves), strict=True)]
         model = {**self.unsent, **self.server.state}
-        outcome = Outcome(records, general, last5, up, down, model, accuracies, curve, self.train_seconds)
+        spent = mean(epochs) or 0.0
+        outcome = Outcome(records, general, last5, up, down, model, accuracies, curve, spent, self.train_seconds)
         for listener in self.listeners:
             listener.finished(outcome)
         return outcome
@@ -210,6 +213,8 @@ def summary(job: Job, outcome: Outcome) -> dict[str, Any]:
         "personal": outcome.personal_mean,
         "personal_per_client": outcome.personal,
         "personal_curve": outcome.personal_curve,
+        "epochs_train": images / sum(map(len, partition.train)),  # local epochs per client, mean by data size
+        "epochs_personal": outcome.personal_epochs,
         "clients_without_test": sum(len(part) == 0 for part in partition.test),
         "clients_with_one_class": partition.single_class,
         "refused_updates": sum(len(r.refused) for r in outcome.rounds),

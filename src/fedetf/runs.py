@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,8 +22,13 @@ KEPT_CHECKPOINTS = 2
 
 def default_folder(settings: Settings) -> Path:
     """``runs/<dataset>-<method>-s<seed>-<time>``."""
-    dataset = Path(settings.data.name).name
-    return Path("runs") / f"{dataset}-{settings.method.name}-s{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    dataset, method = (file_name(name) for name in (settings.data.name, settings.method.name))
+    return Path("runs") / f"{dataset}-{method}-s{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def file_name(name: str) -> str:
+    """A dataset's or method's name, which may be a path, as part of a file's name."""
+    return re.sub(r"[^\w.=-]+", "-", Path(name).name)
 
 
 def check_free(path: Path) -> None:

@@ -20,6 +20,8 @@ from fedetf.models import build_encoder
 from fedetf.rng import global_stream
 from fedetf.state import State, clone
 
+MOMENTUM = "momentum."  # before the names of what train.keep_momentum keeps
+
 
 @dataclass(frozen=True)
 class Job:
@@ -62,6 +64,7 @@ class Personal:
     client: int
     accuracy: float | None  # on its own test split; None if that is empty
     curve: list[float]  # the same during the stage, where the method notes it
+    epochs: float  # passes over its training split that the stage took
     state: State  # the whole net
 
 
@@ -91,7 +94,9 @@ class Worker:
         with global_stream(self.job.settings.seed, "noise", round, client_id):
             method.local(client)
         upload = Upload(client_id, client.samples, method.upload(client), client.mean_loss, client.images)
-        return Trained(upload, clone({**scoped(self.net.state_dict(), method, Scope.PRIVATE), **client.private}))
+        momentum = {MOMENTUM + name: tensor for name, tensor in client.momentum.items()}
+        own = scoped(self.net.state_dict(), method, Scope.PRIVATE)
+        return Trained(upload, clone({**own, **client.private, **momentum}))
 
     def summarise(self, client_id: int, received: State, private: State) -> State:
         """What a client sends once more after the last round."""
@@ -106,7 +111,8 @@ class Worker:
         client = self._client(client_id, settings.rounds + 1, received, private, epochs, lr)
         with global_stream(self.job.settings.seed, "noise", settings.rounds + 1, client_id):
             self.job.method.personalise(client)
-        return Personal(client_id, client.accuracy(), client.accuracies, clone(self.net.state_dict()))
+        passes = client.images / client.samples if client.samples else 0.0
+        return Personal(client_id, client.accuracy(), client.accuracies, passes, clone(self.net.state_dict()))
 
     def evaluate(self, received: State) -> float:
         """General accuracy: the global model on the whole test set."""
@@ -131,6 +137,7 @@ class Worker:
             net=self.net,
             received=received,
             private={name: private.get(name, initial).clone() for name, initial in self._client_state.items()},
+            momentum={name.removeprefix(MOMENTUM): t for name, t in private.items() if name.startswith(MOMENTUM)},
             logits=lambda net, h: self.job.method.logits(net, h, personal=True),
             data=self._train,
             train=torch.from_numpy(partition.train[id]).to(self.device),

@@ -1,10 +1,15 @@
 """The methods, one file each."""
 
+import sys
 from collections.abc import Mapping
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 from fedetf.config import validated
-from fedetf.errors import unknown
+from fedetf.errors import UserError, unknown
+from fedetf.methods.authors import AUTHORS
 from fedetf.methods.base import Method, Scope, Server, Upload
 from fedetf.methods.ccvr import CCVR
 from fedetf.methods.ditto import Ditto
@@ -20,13 +25,47 @@ from fedetf.methods.fedrod import FedRoD
 _ALL = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH, FedETF)
 METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 
-__all__ = ["METHODS", "Method", "Scope", "Server", "Upload", "make_method"]
+__all__ = ["METHODS", "Method", "Scope", "Server", "Upload", "find_method", "make_method"]
 
 
-def make_method(section: Mapping[str, Any]) -> Method:
-    """The method that a ``method.*`` section of the settings describes."""
+def make_method(section: Mapping[str, Any], fidelity: str = "paper", own: type[Method] | None = None) -> Method:
+    """The method that a ``method.*`` section of the settings describes; ``own`` is its class if it is at hand."""
     numbers = dict(section)
     name = numbers.pop("name")
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return validated(METHODS[name], numbers, "method")
+    found = own or find_method(name)
+    if fidelity == "authors":
+        found = AUTHORS.get(name, found)
+    return validated(found, numbers, "method")
+
+
+def find_method(name: str) -> type[Method]:
+    """A method's class: one of the ten, one of an installed package, or ``path/to/file.py:Name``."""
+    if name in METHODS:
+        return METHODS[name]
+    path, colon, attribute = name.rpartition(":")
+    if colon:
+        return _from_file(Path(path), attribute)
+    for entry in entry_points(group="fedetf.methods"):
+        if entry.name == name:
+            return _checked(entry.load(), name)
+    raise unknown("method", name, [*METHODS, "FILE.py:NAME"])
+
+
+def _from_file(path: Path, attribute: str) -> type[Method]:
+    if not path.is_file():
+        raise UserError(f"no file {str(path)!r} to take the method {attribute!r} from; check --method FILE.py:NAME")
+    spec = spec_from_file_location(f"fedetf_own_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{str(path)!r} is not a Python file; give --method FILE.py:NAME")
+    module = sys.modules[spec.name] = module_from_spec(spec)  # known by name, so that its classes can be pickled
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever a user's file can raise
+        raise UserError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return _checked(getattr(module, attribute, None), f"{path}:{attribute}")
+
+
+def _checked(found: Any, name: str) -> type[Method]:
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise UserError(f"{name} is not a subclass of fedetf.Method")
+    return found

@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from fedetf.config import PersonalSettings
 from fedetf.heads import Net
 from fedetf.rng import global_stream
 from fedetf.state import State, WeightedMean, clone, select
@@ -59,18 +60,27 @@ class Method(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    citation: ClassVar[str]
+    name: ClassVar[str] = "method"  # a class that gives none goes by its own name in small letters
+    summary: ClassVar[str] = ""
+    citation: ClassVar[str] = ""
     has_global: ClassVar[bool] = True  # False: there is no global model to test
     finishes: ClassVar[bool] = False  # True: :meth:`summarise` and :meth:`finish` follow the last round
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        if "name" not in vars(cls):
+            cls.name = cls.__name__.lower()
+
+    def personal_phases(self, settings: PersonalSettings) -> int:  # noqa: ARG002 -- methods that override it look
+        """How many times ``personal.epochs`` epochs the personal stage takes."""
+        return 1
 
     def build(self, encoder: nn.Module, features: int, classes: int, seed: int) -> Net:
         """Put a head behind the encoder; ``features`` is the length of the encoder's output."""
         with global_stream(seed, "init-head"):
             return Net(encoder, nn.Linear(features, classes))
 
-    def scope(self, name: str) -> Scope:  # noqa: ARG002 -- methods that override it look at the name
+    def scope(self, name: str) -> Scope:  # noqa: ARG002 -- likewise
         """What becomes of the tensor ``name`` of the net's state dict."""
         return Scope.SHARED
 

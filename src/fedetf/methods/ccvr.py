@@ -51,16 +51,13 @@ class CCVR(Method):
 
     def finish(self, server: Server, summaries: Iterable[State]) -> None:
         """Retrain weight and bias of the final head on virtual features; the encoder stays."""
-        pooled = PooledGaussians()
-        for summary in summaries:
-            pooled.add(summary)
+        x, y = self.virtual_features(server, summaries)
         weight, bias = (server.state[name].clone().requires_grad_() for name in ("head.weight", "head.bias"))
-        absent = set(range(len(bias))) - set(pooled.counts)
+        absent = sorted(set(range(len(bias))) - set(y.tolist()))
         if absent:
-            warnings.warn(f"nobody holds the classes {sorted(absent)}: they get no virtual features", stacklevel=2)
-        stream = torch_stream(server.seed, "virtual-features")
-        x, y = pooled.draw(self.samples, stream)
+            warnings.warn(f"nobody holds the classes {absent}: they get no virtual features", stacklevel=2)
         x, y = x.to(weight), y.to(weight.device)
+        stream = torch_stream(server.seed, "calibration")
         optimiser = torch.optim.SGD([weight, bias], lr=self.lr)
         for _ in range(self.epochs):
             for batch in torch.randperm(len(y), generator=stream).to(y.device).split(BATCH):
@@ -68,6 +65,13 @@ class CCVR(Method):
                 F.cross_entropy(F.linear(x[batch], weight, bias), y[batch]).backward()
                 optimiser.step()
         server.state.update({"head.weight": weight.detach(), "head.bias": bias.detach()})
+
+    def virtual_features(self, server: Server, summaries: Iterable[State]) -> tuple[Tensor, Tensor]:
+        """M features of each class, ``[C·M, D]``, from Gaussians with the moments of all features, and their labels."""
+        pooled = PooledGaussians()
+        for summary in summaries:
+            pooled.add(summary)
+        return pooled.draw(self.samples, torch_stream(server.seed, "virtual-features"))
 
 
 class PooledGaussians:

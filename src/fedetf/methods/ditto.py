@@ -44,7 +44,12 @@ class Ditto(Method):
     def personalise(self, client: Client) -> None:
         """v_k ← argmin CE + (λ/2)‖v − wᵗ‖², from the last v_k; wᵗ is what was received, not what was trained."""
         client.net.load_state_dict({name: client.private[f"v.{name}"] for name in client.net.state_dict()})
-        client.train(self._tied_loss, stream="extra-phase")
+        self.train_private(client)
 
-    def _tied_loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
+    def train_private(self, client: Client) -> None:
+        """Train v_k, which is in the net."""
+        client.train(self.tied_loss, stream="extra-phase")
+
+    def tied_loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
+        """CE + (λ/2)‖v − wᵗ‖²."""
         return self.loss(client, h, y) + self.lam / 2 * squared_distance(client.trained_tensors(), client.received)

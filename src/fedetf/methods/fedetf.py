@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.config import Count, NonNegative, Positive
+from fedetf.config import Count, NonNegative, PersonalSettings, Positive
 from fedetf.heads import ETFHead, Net
 from fedetf.losses import ZeroCount, balanced_cross_entropy
 from fedetf.methods.base import Method, Scope, Server, Upload
@@ -43,6 +43,10 @@ class FedETF(Method):
             )
         return Net(encoder, head)
 
+    def personal_phases(self, settings: PersonalSettings) -> int:
+        """One for the extractor, and T_p turns of the ETF and, if there is one, the projection."""
+        return 1 + settings.rounds * (2 if self.projection else 1)
+
     def scope(self, name: str) -> Scope:
         """V travels nowhere, nor does a β that is not learned."""
         fixed = name == "head.V" or (name == "head.beta" and not self.learn_beta)
@@ -68,16 +72,16 @@ class FedETF(Method):
         settings = client.personal
         beta = ["head.beta"] if self.learn_beta else []
         client.note_accuracy()
-        client.train(_plain_loss, ["encoder", *beta])
+        client.train(plain_loss, ["encoder", *beta])
         client.note_accuracy()
         for _ in range(settings.rounds):
             # Rates and optimisers of the two turns are the authors': the ETF's without momentum and weight decay.
-            client.train(_plain_loss, ["head.V", *beta], lr=settings.lr_etf, momentum=0, weight_decay=0)
+            client.train(plain_loss, ["head.V", *beta], lr=settings.lr_etf, momentum=0, weight_decay=0)
             if self.projection:
-                client.train(_plain_loss, ["head.projection", *beta], lr=settings.lr_proj)
+                client.train(plain_loss, ["head.projection", *beta], lr=settings.lr_proj)
             client.note_accuracy()
 
 
-def _plain_loss(client: Client, h: Tensor, y: Tensor) -> Tensor:
+def plain_loss(client: Client, h: Tensor, y: Tensor) -> Tensor:
     """Eq. 9: cross entropy of β·v_cᵀμ without the balancing, so that the model leans to the client's classes."""
     return F.cross_entropy(client.net.head(h), y)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from fedetf.config import Positive
 from fedetf.heads import Net, PrototypeHead, unit
@@ -42,10 +42,9 @@ class FedNH(Method):
         return Scope.RECEIVED if name == "head.W" else Scope.SHARED
 
     def upload(self, client: Client) -> State:
-        """The model, and for each class that the client holds the direction of its mean feature, in eval mode."""
+        """The model, and for each class that the client holds its mean and how much that counts."""
         state = super().upload(client)
-        means = [(c, len(h), unit(unit(h).mean(dim=0))) for c, h in client.class_features()]
-        held = [(c, n, mean) for c, n, mean in means if mean.any()]  # features that cancel out have no direction
+        held = [(c, n, mean) for c, n, mean in self.class_means(client) if mean.any()]
         if held:
             device = client.counts.device
             state["classes"] = torch.tensor([c for c, _, _ in held], device=device)
@@ -53,21 +52,30 @@ class FedNH(Method):
             state["means"] = torch.stack([mean for _, _, mean in held])
         return state
 
+    def class_means(self, client: Client) -> list[tuple[int, int, Tensor]]:
+        """Class, number of samples, and direction of the mean of h/‖h‖ in eval mode; 0 if features cancel out."""
+        return [(c, len(h), unit(unit(h).mean(dim=0))) for c, h in client.class_features()]
+
+    def direction(self, sums: Tensor, weights: Tensor) -> Tensor:  # noqa: ARG002 -- a direction needs no weights
+        """a_c from the weighted sums of means ``[C, D]`` and the sums of weights ``[C]``."""
+        return unit(sums)
+
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """FedAvg for {u, s}; W_c ← unit(ρ W_c + (1−ρ) a_c), a_c the direction of the count-weighted sum of means."""
         W = server.state["head.W"]
-        sums = torch.zeros_like(W)
+        sums, weights = torch.zeros_like(W), torch.zeros_like(W[:, 0])
 
         def without_means(uploads: Iterable[Upload]) -> Iterator[Upload]:
             for upload in uploads:
                 if "classes" in upload.state:
-                    weighted = upload.state["counts"][:, None] * upload.state["means"]
-                    sums.index_add_(0, upload.state["classes"], weighted)
+                    classes, counts, means = (upload.state[name] for name in ("classes", "counts", "means"))
+                    sums.index_add_(0, classes, counts[:, None] * means)
+                    weights.index_add_(0, classes, counts.to(weights))
                 yield _model_only(upload, server)
 
         super().aggregate(server, without_means(uploads))
-        moved = unit(self.rho * W + (1 - self.rho) * unit(sums))
-        held = sums.any(dim=1) & moved.any(dim=1)
+        moved = unit(self.rho * W + (1 - self.rho) * self.direction(sums, weights))
+        held = sums.any(dim=1) & moved.any(dim=1)  # opposite directions can cancel out: then W_c stays
         if self.rho < 1:
             W[held] = moved[held]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from fedetf.config import PersonalSettings
 from fedetf.methods.base import Method, Scope
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ class FedRep(Method):
     name: ClassVar = "fedrep"
     summary: ClassVar = "a shared encoder and a private head, trained in turns"
     citation: ClassVar = "Collins et al., ICML 2021"
+
+    def personal_phases(self, settings: PersonalSettings) -> int:  # noqa: ARG002 -- they do not depend on it
+        """One for the head, one for the encoder."""
+        return 2
 
     def scope(self, name: str) -> Scope:
         """The head stays with the client."""

@@ -1,0 +1,227 @@
+"""The methods as the FedETF authors' code has them, where it departs from the papers: ``fidelity = "authors"``.
+
+Only to see what the departures do to the printed numbers. Departures of the training itself (no decay of the learning
+rate, momentum kept from round to round) are settings, see ``config.AUTHORS``. Not copied, because they change no
+method: the 2% of the test set left out, weights n_k before the 70/30 split, the ETF's rotation, and what crashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedetf.config import NonNegative
+from fedetf.heads import Net, TwoHeads
+from fedetf.losses import inner_product
+from fedetf.methods.base import Method, Server, Upload
+from fedetf.methods.ccvr import CCVR
+from fedetf.methods.ditto import Ditto
+from fedetf.methods.feddyn import FedDyn
+from fedetf.methods.fedetf import FedETF, plain_loss
+from fedetf.methods.fednh import FedNH
+from fedetf.methods.fedproto import FedProto
+from fedetf.methods.fedprox import FedProx
+from fedetf.methods.fedrep import FedRep
+from fedetf.methods.fedrod import FedRoD
+from fedetf.rng import global_stream, torch_stream
+from fedetf.state import State, WeightedMean, select
+
+if TYPE_CHECKING:
+    from fedetf.client import Client
+
+
+class AuthorsFedProx(FedProx):
+    """Trained without momentum and weight decay, so that it differs from FedAvg by more than μ."""
+
+    name: ClassVar = "fedprox"
+
+    def local(self, client: Client) -> None:
+        """Plain SGD."""
+        client.train(self.loss, momentum=0, weight_decay=0)
+
+
+class AuthorsFedDyn(FedDyn):
+    """The norm is not squared; both server averages are weighted by data size among the participants; BatchNorm's
+    buffers are those of the first participant."""
+
+    name: ClassVar = "feddyn"
+
+    def loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
+        """CE − ⟨g_k, w⟩ + (α/2)‖w − wᵗ‖: a pull of constant strength."""
+        w = client.trained_tensors()
+        apart = torch.cat([(tensor - client.received[name]).flatten() for name, tensor in w.items()])
+        g = {name: client.private[f"g.{name}"] for name in w}
+        distance: Tensor = torch.linalg.vector_norm(apart)
+        return Method.loss(self, client, h, y) - inner_product(w, g) + self.alpha / 2 * distance
+
+    def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
+        """h ← h − α Σ p_k (w_k − wᵗ), w ← Σ p_k w_k − h/α, p_k = n_k over the participants' sum."""
+        mean, buffers = WeightedMean(), None
+        for upload in uploads:
+            mean.add(select(upload.state, server.own), upload.samples)
+            buffers = buffers or {name: t for name, t in upload.state.items() if name not in server.own}
+        averages = mean.result()
+        for name, h in server.own.items() if averages else ():
+            h -= self.alpha * (averages[name] - server.state[name])
+            averages[name] = averages[name] - h / self.alpha
+        server.state.update({**averages, **(buffers or {})})
+
+
+class AuthorsDitto(Ditto):
+    """λ is FedProx's μ; v_k starts at weights of its own and is trained without momentum and weight decay."""
+
+    name: ClassVar = "ditto"
+
+    lam: NonNegative = Field(0.001, description="strength of the tie")
+
+    def client_state(self, net: Net) -> State:
+        """An initial v_k that has nothing to do with the global model's."""
+        before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+        with global_stream(0, "init-private"):
+            for module in net.modules():
+                if callable(getattr(module, "reset_parameters", None)):
+                    module.reset_parameters()  # type: ignore[operator]  # a method of torch's layers
+        state = {f"v.{name}": tensor.clone() for name, tensor in net.state_dict().items()}
+        net.load_state_dict(before)
+        return state
+
+    def train_private(self, client: Client) -> None:
+        """Plain SGD."""
+        client.train(self.tied_loss, stream="extra-phase", momentum=0, weight_decay=0)
+
+
+class AuthorsFedRep(FedRep):
+    """The encoder is in train mode while the head trains, so that its BatchNorm statistics move."""
+
+    name: ClassVar = "fedrep"
+
+    def local(self, client: Client) -> None:
+        """Head, then encoder."""
+        client.train(self.loss, ["head"], eval_frozen_encoder=False)
+        client.train(self.loss, ["encoder"])
+
+
+class AuthorsFedRoD(FedRoD):
+    """The private head starts at weights of its own and is trained without momentum and weight decay."""
+
+    name: ClassVar = "fedrod"
+
+    def build(self, encoder: nn.Module, features: int, classes: int, seed: int) -> Net:
+        """The private head is drawn, not copied."""
+        net = super().build(encoder, features, classes, seed)
+        assert isinstance(net.head, TwoHeads)
+        with global_stream(seed, "init-private"):
+            net.head.private.reset_parameters()
+        return net
+
+    def local(self, client: Client) -> None:
+        """As ever, but plain SGD for the private head."""
+        client.train(self.loss, plain=["head.private"])
+
+
+class AuthorsCCVR(CCVR):
+    """Class spreads are diagonal, averaged over clients as standard deviations whatever their size, and classes with
+    one sample on a client are left out there."""
+
+    name: ClassVar = "ccvr"
+
+    def summarise(self, client: Client) -> State:
+        """Means and standard deviations of the classes with two samples or more."""
+        held = [(c, h.to("cpu", torch.float64)) for c, h in client.class_features() if len(h) > 1]
+        if not held:
+            return {}
+        return {
+            "classes": torch.tensor([c for c, _ in held]),
+            "means": torch.stack([h.mean(dim=0) for _, h in held]),
+            "deviations": torch.stack([h.std(dim=0) for _, h in held]),
+        }
+
+    def virtual_features(self, server: Server, summaries: Iterable[State]) -> tuple[Tensor, Tensor]:
+        """Drawn around the plain means over clients, with the plain mean of the deviations."""
+        by_class: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for summary in summaries:
+            rows = (
+                zip(summary["classes"].tolist(), summary["means"], summary["deviations"], strict=True)
+                if summary
+                else ()
+            )
+            for c, mean, deviation in rows:
+                by_class.setdefault(c, []).append((mean, deviation))
+        stream = torch_stream(server.seed, "virtual-features")
+        features, labels = [], []
+        for c in sorted(by_class):
+            mean, deviation = (torch.stack(parts).mean(dim=0) for parts in zip(*by_class[c], strict=True))
+            noise = torch.randn(self.samples, len(mean), generator=stream, dtype=mean.dtype)
+            features.append(mean + noise * deviation)
+            labels += [c] * self.samples
+        return torch.cat(features), torch.tensor(labels)
+
+
+class AuthorsFedProto(FedProto):
+    """A client sends a zero vector for each class that it lacks, and the server averages them in."""
+
+    name: ClassVar = "fedproto"
+
+    def upload(self, client: Client) -> State:
+        """Prototypes of all classes."""
+        held = super().upload(client)
+        if not held:
+            return held
+        classes = torch.arange(len(client.counts), device=client.counts.device)
+        prototypes = held["prototypes"].new_zeros(len(classes), held["prototypes"].shape[1])
+        return {"classes": classes, "prototypes": prototypes.index_copy(0, held["classes"], held["prototypes"])}
+
+
+class AuthorsFedNH(FedNH):
+    """Class means are of the raw features, and every holder counts the same."""
+
+    name: ClassVar = "fednh"
+
+    def class_means(self, client: Client) -> list[tuple[int, int, Tensor]]:
+        """Neither features nor means are brought to unit length."""
+        return [(c, 1, h.mean(dim=0)) for c, h in client.class_features()]
+
+    def direction(self, sums: Tensor, weights: Tensor) -> Tensor:
+        """The plain mean over the holders."""
+        return sums / weights.clamp(min=1)[:, None]
+
+
+class AuthorsFedETF(FedETF):
+    """Stage one of the finetuning trains everything with the balanced loss; in stage two β stays, each turn takes three
+    epochs, and the frozen encoder is in train mode, so that its BatchNorm statistics move."""
+
+    name: ClassVar = "fedetf"
+
+    def personalise(self, client: Client) -> None:
+        """Algorithm 2 as published in code."""
+        settings = client.personal
+        client.note_accuracy()
+        client.train(self.loss)
+        client.note_accuracy()
+        turn = partial(client.train, plain_loss, epochs=3, eval_frozen_encoder=False)
+        for _ in range(settings.rounds):
+            turn(["head.V"], lr=settings.lr_etf, momentum=0, weight_decay=0)
+            if self.projection:
+                turn(["head.projection"], lr=settings.lr_proj)
+            client.note_accuracy()
+
+
+AUTHORS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        AuthorsFedProx,
+        AuthorsFedDyn,
+        AuthorsDitto,
+        AuthorsFedRep,
+        AuthorsFedRoD,
+        AuthorsCCVR,
+        AuthorsFedProto,
+        AuthorsFedNH,
+        AuthorsFedETF,
+    )
+}

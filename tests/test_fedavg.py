@@ -92,22 +92,82 @@ def test_all_methods_start_from_the_same_encoder(method: str) -> None:
     assert nets[0].partition.to_json() == nets[1].partition.to_json()
 
 
-def test_single_sample_batches_train_with_running_statistics() -> None:
-    """17 samples in batches of 16: the last holds one, and BatchNorm1d would fail on it."""
+class Normed(nn.Module):
+    """Linear, BatchNorm1d, ReLU."""
 
-    class Normed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.norm = nn.Linear(5, 4), nn.BatchNorm1d(4)
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(5, 4), nn.BatchNorm1d(4)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(self.norm(self.linear(x)))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.linear(x)))
 
-    settings = {**BARE, "train.batch_size": 16, "personal.enabled": False}
+
+def test_a_batch_of_one_trains_with_running_statistics_and_the_next_as_ever() -> None:
+    """17 samples in batches of 16, two epochs: against a plain loop that puts BatchNorm in eval mode for the ones."""
+    torch.manual_seed(0)
+    settings = {**BARE, "train.batch_size": 16, "train.lr": 0.1, "personal.enabled": False}
     data = blobs(clients=1, n=17)
-    result = fedetf.run(method="fedavg", data=data, test=data[0], model=Normed(), rounds=1, epochs=1, settings=settings)
-    assert result.model().encoder.norm.num_batches_tracked == 1  # the batch of one did not count
-    assert result.rounds[0].images == 17
+    result = fedetf.run(method="fedavg", data=data, test=data[0], model=Normed(), rounds=1, epochs=2, settings=settings)
+    net = result.job.build_net()
+    x, y = (t[result.partition.train[0]] for t in (result.job.dataset.train.x, result.job.dataset.train.y))
+    stream = torch_stream(result.settings.seed, "batches", 1, 0)
+    for _ in range(2):
+        for batch in torch.randperm(17, generator=stream).split(16):
+            net.encoder.norm.train(len(batch) > 1)
+            net.zero_grad()
+            F.cross_entropy(net(x[batch]), y[batch]).backward()
+            with torch.no_grad():
+                for tensor in net.parameters():
+                    tensor -= 0.1 * tensor.grad
+    assert net.encoder.norm.num_batches_tracked == 2
+    for name, tensor in result.model().state_dict().items():
+        torch.testing.assert_close(tensor, net.state_dict()[name], atol=1e-5, rtol=1e-4)
+
+
+def test_noise_differs_between_clients_and_rounds() -> None:
+    """Dropout masks come from a stream of (seed, round, client)."""
+    masks = []
+
+    class Noisy(nn.Linear):
+        def forward(self, x):
+            if self.training:
+                masks.append(tuple(torch.rand(3).tolist()))
+            return super().forward(x)
+
+    settings = {"train.batch_size": 100, "personal.enabled": False}
+    fedetf.run(method="fedavg", data=blobs(clients=3), model=Noisy(5, 4), rounds=2, epochs=1, settings=settings)
+    assert len(masks) == len(set(masks)) == 6
+
+
+def test_the_number_of_threads_is_that_of_the_settings() -> None:
+    seen = []
+
+    class Curious(nn.Linear):
+        def forward(self, x):
+            seen.append(torch.get_num_threads())
+            return super().forward(x)
+
+    fedetf.run(data=blobs(), model=Curious(5, 4), rounds=1, settings={"engine.threads": 2, "personal.rounds": 1})
+    assert seen[-1] == 2
+
+
+def test_buffers_that_are_not_saved_do_not_leak_from_client_to_client() -> None:
+    class Remembering(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(5, 4)
+            self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+        def forward(self, x):
+            self.seen += x.detach().sum()
+            return super().forward(x) + 0.01 * self.seen
+
+    result = fedetf.run(method="fedavg", data=blobs(), model=Remembering(), rounds=1, epochs=1)
+    received = result.job.build_net().state_dict()
+    used, fresh = Worker(result.job, torch.device("cpu")), Worker(result.job, torch.device("cpu"))
+    used.train(0, 1, received, {})
+    a, b = (worker.train(1, 1, received, {}).upload.state for worker in (used, fresh))
+    assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_encoder_that_needs_its_own_randomness_is_reproducible() -> None:

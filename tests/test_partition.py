@@ -8,7 +8,7 @@ import pytest
 
 from fedetf import UserError, dirichlet_partition, iid_partition, shard_partition
 from fedetf.config import DataSettings
-from fedetf.data.partition import make_partition
+from fedetf.data.partition import _repair, make_partition, split_parts
 
 CIFAR10 = np.repeat(np.arange(10), 5000)
 CIFAR100 = np.repeat(np.arange(100), 500)
@@ -29,6 +29,10 @@ DIGITS = np.repeat(np.arange(10), 144)
         (CIFAR10, 0.05, 20, 10, 2, 7546),
         (CIFAR100, 0.1, 20, 7, 1576, 3159),
         (CIFAR100, 0.05, 20, 10, 1146, 4315),
+        (CIFAR10, 0.1, 50, 7, 9, 4842),
+        (CIFAR10, 0.1, 50, 9, 34, 3657),
+        (CIFAR10, 0.1, 100, 8, 2, 2158),
+        (CIFAR10, 0.1, 100, 10, 7, 2027),
     ],
 )
 def test_dirichlet_gives_the_sizes_of_the_paper(labels, alpha, clients, seed, smallest, largest) -> None:
@@ -76,6 +80,53 @@ def test_repair_takes_from_the_largest() -> None:
     sizes = np.array([len(part) for part in parts])
     assert (sizes >= 4).all()
     assert sizes.max() > 50  # it moves no more than it must
+
+
+def test_repair_takes_each_sample_from_the_client_that_is_largest_then() -> None:
+    """Sizes (1, 9, 6, 8) and a minimum of 4: three samples move, from 9, then from 8 and 8 (the first of equals)."""
+    owner = np.repeat(np.arange(4), [1, 9, 6, 8])
+    sizes = np.bincount(owner)
+    _repair(owner, sizes, 4, np.random.RandomState(0))
+    assert sizes.tolist() == [4, 7, 6, 7]
+    assert np.bincount(owner).tolist() == [4, 7, 6, 7]
+
+
+def test_redraws_of_neighbouring_seeds_are_unrelated() -> None:
+    """Seed 10's second draw must not be seed 11's first."""
+    redrawn = dirichlet_partition(CIFAR10, 20, 0.05, seed=10)
+    neighbour = dirichlet_partition(CIFAR10, 20, 0.05, seed=11, min_size=1)
+    assert [len(part) for part in redrawn] != [len(part) for part in neighbour]
+
+
+def test_clients_with_equal_shares_are_split_differently() -> None:
+    partition = split_parts([np.arange(10), np.arange(10, 20)], np.arange(20) % 2, ["a", "b"], 0.3, seed=1)
+    assert partition.test[0].tolist() != (partition.test[1] - 10).tolist()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: dirichlet_partition(DIGITS, 5, 0), "data.alpha"),
+        (lambda: dirichlet_partition(DIGITS, 5, float("nan")), "data.alpha"),
+        (lambda: dirichlet_partition(DIGITS, 0, 0.1), "data.clients"),
+        (lambda: dirichlet_partition(DIGITS, 3.5, 0.1), "data.clients"),
+        (lambda: dirichlet_partition(DIGITS, 5, 0.1, seed=-1), "seed"),
+        (lambda: dirichlet_partition(DIGITS, 5, 0.1, seed=None), "seed"),
+        (lambda: dirichlet_partition(DIGITS.reshape(-1, 2), 5, 0.1), "labels have shape"),
+        (lambda: dirichlet_partition([], 5, 0.1), "0 samples cannot give 5 clients"),
+        (lambda: iid_partition(DIGITS, 0), "data.clients"),
+        (lambda: shard_partition(DIGITS, 3, 0), "data.shards"),
+    ],
+)
+def test_bad_input_of_the_public_functions(call, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        call()
+
+
+def test_labels_of_any_kind() -> None:
+    names = np.array(list("abcdefghij"))[DIGITS]
+    a, b = dirichlet_partition(names, 5, 0.5, seed=1), dirichlet_partition(DIGITS * 7 - 3, 5, 0.5, seed=1)
+    assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def test_strict_makes_it_an_error_that_names_the_numbers() -> None:

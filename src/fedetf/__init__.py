@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedetf.data.partition import dirichlet_partition, iid_partition, shard_partition
     from fedetf.errors import RunError, UserError
     from fedetf.etf import simplex_etf
+    from fedetf.grid import Comparison, compare
     from fedetf.heads import ETFHead
     from fedetf.losses import balanced_cross_entropy
     from fedetf.methods.base import Method
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "ETFHead",
     "Method",
     "Result",
@@ -26,6 +28,7 @@ __all__ = [
     "UserError",
     "WeightedMean",
     "balanced_cross_entropy",
+    "compare",
     "dirichlet_partition",
     "iid_partition",
     "run",
@@ -34,6 +37,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Comparison": "grid",
+    "compare": "grid",
     "ETFHead": "heads",
     "Method": "methods.base",
     "Result": "api",

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
 from fedetf.config import MethodSettings, Settings, resolve
 from fedetf.data import Dataset, Partition, load_dataset, make_partition, make_schedule
 from fedetf.data.own import Pair, from_clients
-from fedetf.data.partition import split_parts
 from fedetf.engines import Job
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
@@ -100,7 +97,10 @@ class Result:
         elif self.folder is None:
             raise UserError("personal models are kept on disk only; give run(..., out='some/folder')")
         else:
-            net.load_state_dict(load_state(self.folder / "personal" / f"{client}.safetensors"))
+            path = self.folder / "personal" / f"{client}.safetensors"
+            if not path.is_file():
+                raise UserError(f"there is no personal model {path}; clients are 0 to {len(self.partition) - 1}")
+            net.load_state_dict(load_state(path))
         return net.eval()
 
 
@@ -124,7 +124,7 @@ def run(
         A preset's name or a TOML file, as ``fedetf run`` takes it.
     data:
         Your own data instead of a named dataset: a list of ``(x, y)``, one for each client. ``x`` is ``[n, …]``, uint8
-        images or floating numbers; ``y`` is ``[n]``.
+        images or floating numbers; ``y`` is ``[n]``. Settings that are not given are those of ``fedetf list settings``.
     test:
         ``(x, y)``, the balanced test set that belongs to ``data``. Without it the general accuracy is measured on what
         all clients hold out for testing.
@@ -148,6 +148,13 @@ def run(
     """
     encoder = model if isinstance(model, nn.Module) else None
     own = method if isinstance(method, type) else None
+    if data is None and test is not None:
+        raise UserError("test belongs to data=[(x, y), ...]; a named dataset brings its own test set")
+    if data is not None:
+        given = [name for name in ("dataset", "clients", "alpha") if short.get(name) is not None]
+        if given:
+            raise UserError(f"data=[...] says who holds what, so leave out: {', '.join(given)}")
+        short = {**short, "dataset": "own"}
     names = {"method": own.name if own else method, "model": type(model).__name__ if encoder is not None else model}
     resolved = resolve(preset, {**from_short({**short, **names}), **(settings or {})})
     folder = None if out is None else Path(out)
@@ -193,17 +200,14 @@ def prepare_own(
 ) -> Job:
     """The same with the user's own data, where who holds what is given."""
     method = make_method(settings.method.model_dump(), settings.fidelity, own_method)
-    dataset, parts = from_clients(data, test)
-    fraction = settings.data.test_fraction
-    partition = split_parts(parts, dataset.train.y.numpy(), dataset.classes, fraction, settings.seed)
-    if test is None:
-        held_out = torch.from_numpy(np.concatenate(partition.test))
-        dataset = Dataset(dataset.train, dataset.train.take(held_out), dataset.classes)
-    own = settings.data.model_copy(update={"name": "own", "clients": len(parts), "partition": "given"})
+    dataset, partition = from_clients(data, test, settings.data.test_fraction, settings.seed)
+    own = settings.data.model_copy(update={"clients": len(partition), "partition": "given"})
     return _job(settings.model_copy(update={"data": own}), method, dataset, partition, encoder)
 
 
 def _job(settings: Settings, method: Method, dataset: Dataset, partition: Partition, encoder: nn.Module | None) -> Job:
+    if settings.data.augment != "none" and len(dataset.shape) != 3:
+        raise UserError(f"data.augment = {settings.data.augment!r} is for images, not for vectors; leave it out")
     section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))
     job = Job(settings.model_copy(update={"method": section}), method, dataset, partition, encoder)
     job.build_net()  # an unknown model, or one that does not fit the images, is found before anything is written

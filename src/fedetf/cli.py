@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -73,8 +72,29 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_source(run)
     _add_data_flags(run)
+    run.add_argument("--method", metavar="M", help="see: fedetf list methods; or FILE.py:NAME for your own")
     _add_training_flags(run)
-    _add_common_flags(run, "folder for the run (default: runs/<dataset>-<method>-s<seed>-<time>)")
+    _add_seed(run)
+    _add_out(run, "folder for the run (default: runs/<dataset>-<method>-s<seed>-<time>)")
+
+    compare = _command(
+        commands,
+        "compare",
+        compare_command,
+        "methods × seeds on the same partitions, sampling lists and initial encoders, and a table of them",
+        "fedetf compare --methods fedavg,fedetf --seeds 7,8,9 --alpha 0.1,0.05 --rounds 5",
+    )
+    _add_source(compare)
+    compare.add_argument("--methods", metavar="A,B", type=_words, required=True, help="methods, separated by commas")
+    compare.add_argument("--seeds", metavar="S,T", type=_several(int), required=True, help="seeds, likewise")
+    compare.add_argument(
+        "--equal-budget",
+        action="store_true",
+        help="give every method the same number of local epochs in the personal stage",
+    )
+    _add_data_flags(compare, several=True)
+    _add_training_flags(compare, several=True)
+    _add_out(compare, "folder for the runs and the table (default: runs/compare-<dataset>-<hash of the settings>)")
 
     partition = _command(
         commands,
@@ -85,7 +105,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_source(partition)
     _add_data_flags(partition)
-    _add_common_flags(partition, "folder for the picture (default: runs/<dataset>-partition-s<seed>-<time>)")
+    _add_seed(partition)
+    _add_out(partition, "folder for the picture (default: runs/<dataset>-partition-s<seed>-<time>)")
 
     listing = _command(commands, "list", list_command, "what there is to choose from", "fedetf list models --json")
     listing.add_argument("what", choices=sorted(LISTS))
@@ -105,27 +126,52 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", nargs="?", metavar="PRESET|FILE.toml", help="settings to start from")
 
 
-def _add_data_flags(parser: argparse.ArgumentParser) -> None:
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _several(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A type of flag that takes one value, or several separated by commas."""
+
+    def parse(text: str) -> Any:
+        values = [kind(word) for word in _words(text)]
+        return values[0] if len(values) == 1 else values
+
+    parse.__name__ = kind.__name__  # what argparse calls it in its messages
+    return parse
+
+
+def _add_data_flags(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    kind = _several if several else _itself
     flags = parser.add_argument_group("data")
-    flags.add_argument("--dataset", metavar="D", help="a name (fedetf list datasets), a folder, or a hub id")
-    flags.add_argument("--clients", metavar="K", type=int, help="number of clients")
-    flags.add_argument("--alpha", metavar="A", type=float, help="Dirichlet concentration; smaller is more skewed")
+    flags.add_argument(
+        "--dataset", metavar="D", type=kind(str), help="a name (fedetf list datasets), a folder, or a hub id"
+    )
+    flags.add_argument("--clients", metavar="K", type=kind(int), help="number of clients")
+    flags.add_argument("--alpha", metavar="A", type=kind(float), help="Dirichlet concentration; smaller is more skewed")
 
 
-def _add_training_flags(parser: argparse.ArgumentParser) -> None:
+def _add_training_flags(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    kind = _several if several else _itself
     flags = parser.add_argument_group("training")
-    flags.add_argument("--method", metavar="M", help="see: fedetf list methods")
-    flags.add_argument("--model", metavar="X", help="the encoder; see: fedetf list models")
-    flags.add_argument("--participation", metavar="R", type=float, help="share of the clients in each round")
-    flags.add_argument("--rounds", metavar="T", type=int, help="communication rounds")
-    flags.add_argument("--epochs", metavar="E", type=int, help="local epochs a round")
+    flags.add_argument("--model", metavar="X", type=kind(str), help="the encoder; see: fedetf list models")
+    flags.add_argument("--participation", metavar="R", type=kind(float), help="share of the clients in each round")
+    flags.add_argument("--rounds", metavar="T", type=kind(int), help="communication rounds")
+    flags.add_argument("--epochs", metavar="E", type=kind(int), help="local epochs a round")
     flags.add_argument("--engine", metavar="ENGINE", help="where client steps run: serial")
     flags.add_argument("--workers", metavar="N", type=int, help="workers of the engine")
     flags.add_argument("--device", metavar="D", help="cpu, cuda, mps or auto (the default)")
 
 
-def _add_common_flags(parser: argparse.ArgumentParser, out: str) -> None:
+def _itself(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    return kind
+
+
+def _add_seed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", metavar="S", type=int, help="of every random draw")
+
+
+def _add_out(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--out", metavar="DIR", type=Path, help=out)
     parser.add_argument(
         "--set",
@@ -137,13 +183,18 @@ def _add_common_flags(parser: argparse.ArgumentParser, out: str) -> None:
     )
 
 
-def _settings(options: argparse.Namespace) -> "Settings":
+def _overrides(options: argparse.Namespace) -> dict[str, Any]:
     from fedetf.api import SHORT, from_short
-    from fedetf.config import parse_assignment, resolve
+    from fedetf.config import parse_assignment
 
     flags = {name: getattr(options, name, None) for name in SHORT}
-    assignments = dict(parse_assignment(text) for text in options.assignments)
-    return resolve(options.source, {**from_short(flags), **assignments})
+    return {**from_short(flags), **dict(parse_assignment(text) for text in options.assignments)}
+
+
+def _settings(options: argparse.Namespace) -> "Settings":
+    from fedetf.config import resolve
+
+    return resolve(options.source, _overrides(options))
 
 
 # --- run ------------------------------------------------------------------------------------------------------------
@@ -159,7 +210,7 @@ def run_command(options: argparse.Namespace) -> None:
     from fedetf.runs import default_folder
 
     settings = _settings(options)
-    out = options.out or default_folder(settings)
+    out = options.out or default_folder(settings, settings.method.name)
     writers = run_writers(settings, out)
     terminal = Console(stderr=True, highlight=False)
     with terminal.status(f"loading {settings.data.name}"):  # seen on a terminal only, and gone when it is done
@@ -177,6 +228,44 @@ def run_command(options: argparse.Namespace) -> None:
     console.print(f"files: {out}", soft_wrap=True)
 
 
+# --- compare ----------------------------------------------------------------------------------------------------------
+
+
+def compare_command(options: argparse.Namespace) -> None:
+    """``fedetf compare``."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from fedetf.grid import compare
+    from fedetf.report.comparison import to_markdown, write_tables
+    from fedetf.report.progress import make_grid_progress
+
+    seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
+    progress = make_grid_progress(Console(stderr=True, highlight=False))
+    try:
+        comparison = compare(
+            options.methods,
+            seeds,
+            options.source,
+            settings=_overrides(options),
+            equal_budget=options.equal_budget,
+            out=options.out,
+            progress=progress,
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("the runs that are done are kept; the same command goes on") from None
+    finally:
+        progress.close()
+    console = Console(highlight=False)
+    if comparison.lines:
+        paths = write_tables(comparison.lines, comparison.folder)
+        console.print(Markdown(to_markdown(comparison.lines)))
+        console.print(f"files: {', '.join(map(str, paths))}", soft_wrap=True)
+    if comparison.failed:
+        reasons = "; ".join(f"{run}: {why}" for run, why in comparison.failed.items())
+        raise RunError(f"{len(comparison.failed)} runs failed, the table has the others ({reasons})")
+
+
 # --- partition ------------------------------------------------------------------------------------------------------
 
 
@@ -187,19 +276,17 @@ def partition_command(options: argparse.Namespace) -> None:
     from fedetf.data import load_dataset, make_partition
     from fedetf.report.figures import partition_figure, save_figure
     from fedetf.report.tables import partition_table
-    from fedetf.runs import check_free
+    from fedetf.runs import check_free, default_folder, make_folder
     from fedetf.state import write_whole
 
     settings = _settings(options)
-    name = Path(settings.data.name).name
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    out: Path = options.out or Path("runs") / f"{name}-partition-s{settings.seed}-{stamp}"
+    out: Path = options.out or default_folder(settings, "partition")
     check_free(out)
     dataset = load_dataset(settings.data, settings.seed)
     partition = make_partition(dataset.train.y.numpy(), dataset.classes, settings.data, settings.seed)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     write_whole(out / "partition.json", partition.to_json().encode())
-    title = f"{name}, {len(partition)} clients, {settings.data.describe()}, seed {settings.seed}"
+    title = f"{settings.data.name}, {len(partition)} clients, {settings.data.describe()}, seed {settings.seed}"
     picture = save_figure(partition_figure(partition, title), out / "partition.png")
     console = Console(highlight=False)
     console.print(title, soft_wrap=True)

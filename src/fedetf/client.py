@@ -33,6 +33,7 @@ class Client:
         round: int,
         seed: int,
         net: Net,
+        trainable: frozenset[str],
         received: State,
         private: State,
         momentum: State,
@@ -52,6 +53,7 @@ class Client:
         self.round = round
         self.seed = seed
         self.net = net
+        self._trainable = trainable  # parameters that are not frozen by whoever made the encoder
         self.received = received  # what the server sent; never written to
         self.private = private  # what the method keeps with this client besides the net's own private tensors
         self.momentum = momentum  # of its last round, by tensor; used only if the settings say so
@@ -99,24 +101,25 @@ class Client:
         """Minimise ``loss(client, h, y)`` over the client's batches by SGD.
 
         ``params`` names what trains, as module prefixes (``"encoder"``) or single tensors (``"head.V"``, which may be
-        a buffer); all parameters if left out. The rest is not handed to the optimiser at all, so that neither weight
-        decay nor momentum can move it. A frozen encoder runs in eval mode, and once: its features are kept and reused
-        until the encoder changes (``eval_frozen_encoder = False``, for methods/authors.py, leaves it in train mode).
-        What ``plain`` names trains without momentum and weight decay. A phase that a method adds to the common one
-        takes another ``stream``, so that it does not change the common one's batches. The other arguments default to
-        the settings of the current stage.
+        a buffer); all parameters if left out. What the maker of an encoder froze stays frozen. The rest is not handed
+        to the optimiser at all, so that neither weight decay nor momentum can move it. A frozen encoder runs in eval
+        mode, and once: its features are kept and reused until the encoder changes (``eval_frozen_encoder = False``,
+        for methods/authors.py, leaves it in train mode). What ``plain`` names trains without momentum and weight
+        decay. A phase that a method adds to the common one takes another ``stream``, so that it does not change the
+        common one's batches. The other arguments default to the settings of the current stage.
         """
         tensors = self._trained = self._unfreeze(params)
         epochs = self.epochs if epochs is None else epochs
         if not tensors or epochs == 0 or self.samples == 0:
             return
-        encoder_runs = not eval_frozen_encoder or any(name.startswith("encoder.") for name in tensors)
+        encoder_meant = params is None or "encoder" in params
+        encoder_runs = not eval_frozen_encoder or (encoder_meant and not self._encoder_is_frozen())
         features = None if encoder_runs else self._frozen_features("train")
         optimiser = self._optimiser(tensors, plain, lr, momentum, weight_decay)
         self.net.train()
         self.net.encoder.train(encoder_runs)
         for batch in self._batches(epochs, stream):
-            with _lone_sample_safe(self.net, len(batch)):
+            with torch.enable_grad(), _lone_sample_safe(self.net, len(batch)):
                 h = self.net.encoder(self._inputs(batch)) if features is None else features[batch]
                 value = loss(self, h, self._data.y[self._train[batch]])
             optimiser.zero_grad()
@@ -161,21 +164,24 @@ class Client:
 
     def _unfreeze(self, params: Sequence[str] | None) -> dict[str, Tensor]:
         """Let gradients flow to the tensors that ``params`` names, and to no other; return them."""
-        chosen: dict[str, Tensor] = dict(self.net.named_parameters()) if params is None else self._named(params)
+        chosen = self._named(["encoder", "head"] if params is None else params)
         for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers()):
             if tensor.is_floating_point():
                 tensor.requires_grad_(name in chosen)
         return chosen
 
+    def _encoder_is_frozen(self) -> bool:
+        """Whether the encoder has parameters, but whoever made it froze them all."""
+        names = [name for name, _ in self.net.encoder.named_parameters()]
+        return bool(names) and not any(f"encoder.{name}" in self._trainable for name in names)
+
     def _named(self, params: Sequence[str]) -> dict[str, Tensor]:
         """The tensors that ``params`` names: parameters by prefix, and any tensor by its whole name."""
-        parameters: dict[str, Tensor] = dict(self.net.named_parameters())
-        everything = {**parameters, **dict(self.net.named_buffers())}
         inside = tuple(f"{prefix}." for prefix in params)
         return {
             name: tensor
-            for name, tensor in everything.items()
-            if name in params or (name in parameters and name.startswith(inside))
+            for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers())
+            if name in params or (name in self._trainable and name.startswith(inside))
         }
 
     def _optimiser(
@@ -197,7 +203,7 @@ class Client:
             lr=self.lr if lr is None else lr,
             momentum=self.settings.momentum if momentum is None else momentum,
             weight_decay=self.settings.weight_decay if weight_decay is None else weight_decay,
-            fused=True,
+            fused=self.counts.device.type in ("cpu", "cuda"),
         )
         for name, tensor in tensors.items() if self.settings.keep_momentum else ():
             if name in self.momentum:
@@ -224,8 +230,8 @@ class Client:
 
     def _frozen_features(self, split: Literal["train", "test"]) -> Tensor:
         """Features ``[n, D]`` of a split in eval mode, computed once until the encoder changes."""
+        self.net.eval()
         if split not in self._features:
-            self.net.eval()
             indices = self._train if split == "train" else self._test
             with torch.no_grad():
                 chunks = indices.split(EVALUATION_BATCH)

@@ -225,6 +225,8 @@ def _dataset_defaults(dataset: str) -> Tree:
 def _nest(flat: Mapping[str, Any]) -> Tree:
     tree: Tree = {}
     for key, value in flat.items():
+        if isinstance(value, Mapping):
+            raise UserError(f"{key!r} is a section; give its settings by dotted keys, such as {key}.NAME")
         *path, last = key.split(".")
         branch = tree
         for part in path:

@@ -1,4 +1,4 @@
-"""The one exception for what a user can mend: bad settings, missing data, a folder in the way."""
+"""Errors that reach the user as one line, without a traceback."""
 
 import difflib
 from collections.abc import Iterable

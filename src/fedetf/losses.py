@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedetf.errors import UserError
+
 ZeroCount = Literal["one", "mask"]
 
 
@@ -17,6 +19,8 @@ def log_prior(counts: Tensor, gamma: float, zero_count: ZeroCount = "one") -> Te
     in the paper were made with such counts set to 1 ("one", the default), which also leaves a client with a single
     class a gradient.
     """
+    if zero_count not in ("one", "mask"):
+        raise UserError(f"zero_count must be 'one' or 'mask', not {zero_count!r}")
     if gamma == 0:  # n⁰ = 1, also for n = 0
         return torch.zeros(counts.shape, device=counts.device)
     logs = gamma * counts.clamp(min=1).to(torch.float32).log()
@@ -47,6 +51,8 @@ def balanced_cross_entropy(
     >>> round(loss.item(), 6)  # ln 4
     1.386294
     """
+    if counts.shape != logits.shape[-1:]:
+        raise UserError(f"counts have shape {tuple(counts.shape)}; expected [{logits.shape[-1]}], one for each class")
     return F.cross_entropy(logits + log_prior(counts, gamma, zero_count), labels)
 
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+CPU = torch.device("cpu")
+
 
 def derive(seed: int, purpose: str, *keys: int) -> int:
     """A 63-bit seed for one stream; different (purpose, keys) give unrelated streams."""
@@ -29,11 +31,12 @@ def numpy_stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
 
 
 @contextmanager
-def global_stream(seed: int, purpose: str, *keys: int) -> Iterator[None]:
-    """Run a block with torch's global generator set to one stream, and put it back afterwards.
+def global_stream(seed: int, purpose: str, *keys: int, device: torch.device = CPU) -> Iterator[None]:
+    """Run a block with torch's global generators set to one stream, and put back that of the CPU and of ``device``.
 
     For code that can only draw from there: weight initialisation, dropout.
     """
-    with torch.random.fork_rng():
+    accelerators = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(accelerators, device_type=device.type if accelerators else "cuda"):
         torch.manual_seed(derive(seed, purpose, *keys))
         yield

@@ -20,10 +20,12 @@ from fedetf.state import save_state, write_whole
 KEPT_CHECKPOINTS = 2
 
 
-def default_folder(settings: Settings) -> Path:
-    """``runs/<dataset>-<method>-s<seed>-<time>``."""
-    dataset, method = (file_name(name) for name in (settings.data.name, settings.method.name))
-    return Path("runs") / f"{dataset}-{method}-s{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+def default_folder(settings: Settings, what: str) -> Path:
+    """``runs/<dataset>-<what>-s<seed>-<time>``; for a run, what is the method."""
+    return (
+        Path("runs")
+        / f"{file_name(settings.data.name)}-{file_name(what)}-s{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
 
 
 def file_name(name: str) -> str:
@@ -37,8 +39,16 @@ def check_free(path: Path) -> None:
         raise UserError(f"{path} exists already and is not overwritten; give another --out, or remove it")
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror}; give another --out") from None
+
+
 class RunFolder(Listener):
-    """Writes a run folder as the run goes on. Files are whole or absent, whenever the run ends."""
+    """Writes a run folder as the run goes on. Files are whole or absent, and rounds.jsonl grows by whole lines."""
 
     def __init__(self, path: Path):
         check_free(path)
@@ -47,10 +57,7 @@ class RunFolder(Listener):
     def started(self, federation: Federation) -> None:
         """Write what is known before the first round."""
         self._federation = federation
-        try:
-            (self.path / "checkpoints").mkdir(parents=True)
-        except OSError as error:
-            raise UserError(f"cannot write to {self.path}: {error.strerror}; give another --out") from None
+        make_folder(self.path / "checkpoints")
         self._write("config.toml", federation.job.settings.to_toml())
         self._write("partition.json", federation.job.partition.to_json())
         self._write("schedule.json", json.dumps(federation.schedule))

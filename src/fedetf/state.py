@@ -34,8 +34,11 @@ def defect(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> str | Non
     for name, tensor in state.items():
         if name in like and tensor.shape != like[name].shape:
             return f"{name} has shape {tuple(tensor.shape)}, not {tuple(like[name].shape)}"
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            return f"{name} holds NaN or infinite values"
+    floats = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
+    finite = [torch.isfinite(tensor).all() for tensor in floats.values()]
+    if finite and not torch.stack(finite).all():  # one read from the device for all tensors
+        name = next(name for name, good in zip(floats, finite, strict=True) if not good)
+        return f"{name} holds NaN or infinite values"
     return None
 
 

@@ -30,8 +30,10 @@ def stack_images(pictures: Sequence[Picture], size: int | None, where: str) -> T
 
     with ThreadPoolExecutor() as pool:  # Pillow decodes outside Python's lock
         arrays = list(pool.map(decode, pictures, chunksize=256))
+    if not arrays:
+        raise UserError(f"{where} is empty")
     _check_sizes(arrays, where)
-    channels = max((a.shape[2] for a in arrays), default=1)
+    channels = max(a.shape[2] for a in arrays)
     stacked = np.stack([a if a.shape[2] == channels else np.repeat(a, channels, axis=2) for a in arrays])
     return torch.from_numpy(stacked).permute(0, 3, 1, 2)
 
@@ -39,14 +41,22 @@ def stack_images(pictures: Sequence[Picture], size: int | None, where: str) -> T
 def _pixels(picture: Picture, size: int | None, where: str) -> Pixels:
     try:
         image = picture if isinstance(picture, Image.Image) else Image.open(_file(picture))
-        image = image.convert("L" if image.mode in ("1", "L", "LA", "I", "I;16", "F") else "RGB")
+        if image.mode.startswith("I;16"):  # 16-bit grey; converting it would clip, not scale
+            image = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
+        if image.mode in ("I", "F"):
+            raise UserError(f"{_name(picture, where)} has {image.mode} pixels, of unknown range; save it with 8 bits")
+        image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
     except (UnidentifiedImageError, OSError) as error:
-        name = picture if isinstance(picture, Path) else where
-        raise UserError(f"cannot read an image of {name}: {error}; replace or remove it") from None
+        reason = str(error).replace("\n", " ")
+        raise UserError(f"cannot read {_name(picture, where)}: {reason}; replace or remove it") from None
     if size is not None and image.size != (size, size):
         image = image.resize((size, size), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def _name(picture: Picture, where: str) -> str:
+    return str(picture) if isinstance(picture, Path) else f"an image of {where}"
 
 
 def _file(picture: bytes | Path) -> io.BytesIO:
@@ -60,6 +70,13 @@ def _check_sizes(arrays: Sequence[Pixels], where: str) -> None:
         raise UserError(
             f"{where} has images of {len(sizes)} sizes ({shown}, …); give one, for example --set data.size=32"
         )
+
+
+def same_channels(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Make grey images colour if the others are: two blocks ``[N, C, H, W]`` with equal C."""
+    channels = max(a.shape[1], b.shape[1])
+    a, b = (x if x.shape[1] == channels else x.repeat(1, channels, 1, 1) for x in (a, b))
+    return a.contiguous(memory_format=torch.channels_last), b.contiguous(memory_format=torch.channels_last)
 
 
 def find_image_column(features: dict[str, str], wanted: str | None, where: str) -> str:
@@ -106,7 +123,10 @@ def label_encoder(train_labels: Sequence[Any], names: list[str] | None) -> tuple
     the classes, whether they are strings or numbers.
     """
     if names is None:
-        distinct = sorted({label for label in train_labels if label is not None})
+        try:
+            distinct = sorted({label for label in train_labels if label is not None})
+        except TypeError:
+            raise UserError("labels must be numbers or text, all of one kind; check data.label_column") from None
         index = {label: i for i, label in enumerate(distinct)}
         names = [str(label) for label in distinct]
     else:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from fedetf.config import DataSettings
-from fedetf.data.decode import find_image_column, find_label_column, label_encoder, stack_images
+from fedetf.data.decode import find_image_column, find_label_column, label_encoder, same_channels, stack_images
 from fedetf.data.samples import Dataset, Samples
 from fedetf.errors import UserError, unknown
 from fedetf.rng import numpy_stream
@@ -36,17 +36,17 @@ DATASETS = {
     "fashion-mnist": Known("70,000 grey 28×28 images, 10 classes", "zalando-datasets/fashion_mnist"),
 }
 
-TEST_SPLITS = ("test", "valid", "validation", "val")
+TEST_SPLITS = ("test", "validation", "valid", "val")
 IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
 
 def load_dataset(settings: DataSettings, seed: int) -> Dataset:
     """Load ``settings.name``; ``seed`` draws the subset where ``data.limit`` asks for one."""
     name = settings.name
-    folder = _local_folder(name)
     if name == "digits":
-        dataset = _digits(settings.size)
-    elif folder is None:
+        return _limited(_digits(settings.size), settings, seed)
+    folder = _local_folder(name)
+    if folder is None:
         dataset = _from_tables(_hub_splits(name), settings, seed)
     elif any(folder.glob("*.parquet")):
         dataset = _from_tables(_parquet_splits(folder), settings, seed)
@@ -56,19 +56,19 @@ def load_dataset(settings: DataSettings, seed: int) -> Dataset:
 
 
 def _local_folder(name: str) -> Path | None:
-    """Where ``name`` lies on this machine: under ``$FEDETF_DATA``, or as a path."""
-    root = os.environ.get("FEDETF_DATA")
-    if root:
+    """Where ``name`` lies on this machine: as a path that is written like one, under ``$FEDETF_DATA``, or as a path."""
+    path, root = Path(name), os.environ.get("FEDETF_DATA")
+    written_as_path = path.is_absolute() or name.startswith(".")
+    if root and not written_as_path:
         if not Path(root).is_dir():
             raise UserError(f"FEDETF_DATA names {root!r}, which is not a folder; correct it or unset it")
         if any((Path(root) / name).glob("*.parquet")):
             return Path(root) / name
     if name in DATASETS:
         return None
-    path = Path(name)
     if path.is_dir():
         return path
-    if path.is_absolute() or name.startswith(".") or path.exists():
+    if written_as_path or path.exists():
         raise UserError(f"{name!r} is not a folder; give a folder of Parquet files or of train/<class>/ images")
     return None
 
@@ -84,21 +84,21 @@ def _digits(size: int | None) -> Dataset:
     grey = (bunch.images * (255 / 16)).round().astype("uint8")
     x = stack_images([Image.fromarray(picture) for picture in grey], size, "digits")
     everything = Samples(x, torch.from_numpy(bunch.target).long())
-    return _hold_out(everything, [str(c) for c in bunch.target_names], seed=0)
+    return _hold_out(everything, [str(c) for c in bunch.target_names])
 
 
-def _hold_out(samples: Samples, classes: list[str], seed: int) -> Dataset:
-    """Keep a stratified 20% as the test set, for data that comes without one."""
+def _hold_out(samples: Samples, classes: list[str]) -> Dataset:
+    """Keep a stratified 20% as the test set, for data that comes without one; the same whatever the seed."""
     from sklearn.model_selection import train_test_split
 
-    rarest = int(torch.bincount(samples.y, minlength=len(classes)).min())
-    if rarest < 2:
+    counts = torch.bincount(samples.y)
+    if int(counts[counts > 0].min()) < 2:
         raise UserError("there is no test split, and a class with a single sample cannot be split; add a test split")
     train, test = train_test_split(
         range(len(samples)),
         test_size=max(0.2, len(classes) / len(samples)),
         stratify=samples.y,
-        random_state=seed,
+        random_state=0,
     )
     return Dataset(samples.take(torch.tensor(train)), samples.take(torch.tensor(test)), classes)
 
@@ -114,13 +114,17 @@ def _parquet_splits(folder: Path) -> dict[str, Any]:
 
     splits: dict[str, list[Any]] = {}
     for path in sorted(folder.glob("*.parquet")):
-        split = path.stem.split("-")[0]  # train-00000-of-00002.parquet
+        split = next((name for name in ("train", *TEST_SPLITS) if path.stem.startswith(name)), path.stem)
         try:
             splits.setdefault(split, []).append(pyarrow.parquet.read_table(path))
         except (pyarrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{path} is not a whole Parquet file ({reason}); fetch it again") from None
-    return {split: datasets.Dataset(pyarrow.concat_tables(tables)) for split, tables in splits.items()}
+    try:
+        return {split: datasets.Dataset(pyarrow.concat_tables(tables)) for split, tables in splits.items()}
+    except pyarrow.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"the Parquet files of {folder} have different columns ({reason}); make them agree") from None
 
 
 def _hub_splits(name: str) -> dict[str, Any]:
@@ -197,16 +201,20 @@ def _from_tables(splits: dict[str, Any], settings: DataSettings, seed: int) -> D
 
     def samples(split: str, limit: int | None) -> Samples:
         table, place = splits[split], f"{where}, split {split!r}"
-        if label_column not in table.features:
-            raise UserError(f"{place} has no column {label_column!r}; its columns are: {', '.join(table.features)}")
+        for column in (label_column, image_column):
+            if column not in table.features:
+                raise UserError(f"{place} has no column {column!r}; its columns are: {', '.join(table.features)}")
+        names = getattr(table.features[label_column], "names", None)
+        if names is not None and names != classes:
+            raise UserError(f"{place} names its classes otherwise than 'train'; make the two agree")
         y = encode(table[label_column][:], place)
         chosen = _balanced_subset(y, limit, seed, split)
         pictures = _encoded(table.select(chosen), image_column, place)
         return Samples(stack_images(pictures, settings.size, place), y[chosen])
 
     if test_name is None:
-        return _hold_out(samples("train", None), classes, seed)
-    return Dataset(samples("train", settings.limit), samples(test_name, settings.test_limit), classes)
+        return _hold_out(samples("train", None), classes)
+    return _paired(samples("train", settings.limit), samples(test_name, settings.test_limit), classes)
 
 
 def _encoded(table: Any, column: str, where: str) -> Sequence[Any]:
@@ -245,8 +253,13 @@ def _image_folder(folder: Path, settings: DataSettings, seed: int) -> Dataset:
         return Samples(stack_images([files[i][0] for i in chosen.tolist()], settings.size, str(split)), y[chosen])
 
     if test is None:
-        return _hold_out(samples(train, None), classes, seed)
-    return Dataset(samples(train, settings.limit), samples(test, settings.test_limit), classes)
+        return _hold_out(samples(train, None), classes)
+    return _paired(samples(train, settings.limit), samples(test, settings.test_limit), classes)
+
+
+def _paired(train: Samples, test: Samples, classes: list[str]) -> Dataset:
+    x, test_x = same_channels(train.x, test.x)
+    return Dataset(Samples(x, train.y), Samples(test_x, test.y), classes)
 
 
 # --- subsets --------------------------------------------------------------------------------------------------------

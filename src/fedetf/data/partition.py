@@ -3,13 +3,13 @@
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedetf.config import DataSettings
+from fedetf.config import DataSettings, Settings, validated
 from fedetf.errors import UserError
 from fedetf.rng import derive, numpy_stream
 
@@ -50,11 +50,9 @@ def make_partition(labels: Indices, classes: list[str], settings: DataSettings, 
     """Deal the training set out as ``settings`` say and split each client's share into train and test."""
     if settings.partition == "given":
         raise UserError("data.partition = 'given' needs run(data=[...]) in Python; choose dirichlet, iid or shards")
-    K, shares = settings.clients, _sharing(labels, settings)
-    drawn = _draw(shares, labels, K, settings.min_size, settings.strict, seed, settings.describe())
-    return split_parts(
-        drawn.parts, labels, classes, settings.test_fraction, seed, draws=drawn.draws, repaired=drawn.repaired
-    )
+    drawn = _draw(labels, settings, seed)
+    partition = split_parts(drawn.parts, labels, classes, settings.test_fraction, seed)
+    return replace(partition, draws=drawn.draws, repaired=drawn.repaired)
 
 
 def split_parts(
@@ -63,8 +61,6 @@ def split_parts(
     classes: list[str],
     test_fraction: float,
     seed: int,
-    draws: int = 1,
-    repaired: Sequence[int] = (),
 ) -> Partition:
     """Shuffle each client's samples; the first floor(test_fraction·n) are its test split, the rest it trains on."""
     train, test = [], []
@@ -74,11 +70,11 @@ def split_parts(
         test.append(np.sort(shuffled[:n_test]))
         train.append(np.sort(shuffled[n_test:]))
     counts = np.stack([np.bincount(labels[part], minlength=len(classes)) for part in train])
-    return Partition(train, test, counts, classes, draws, list(repaired))
+    return Partition(train, test, counts, classes)
 
 
 def dirichlet_partition(
-    labels: Sequence[int] | Indices,
+    labels: Sequence[Any] | NDArray[Any],
     clients: int,
     alpha: float,
     seed: int = 0,
@@ -110,23 +106,27 @@ def dirichlet_partition(
     >>> sum(len(part) for part in parts)
     100
     """
-    settings = DataSettings(clients=clients, alpha=alpha)
-    y = np.asarray(labels, dtype=np.int64)
-    return _draw(_sharing(y, settings), y, clients, min_size, strict, seed, settings.describe()).parts
+    given = {"clients": clients, "alpha": alpha, "min_size": min_size, "strict": strict}
+    return _parts_of(labels, given, seed)
 
 
-def iid_partition(labels: Sequence[int] | Indices, clients: int, seed: int = 0) -> list[Indices]:
+def iid_partition(labels: Sequence[Any] | NDArray[Any], clients: int, seed: int = 0) -> list[Indices]:
     """An even random split of ``[N]`` labels into K index arrays whose sizes differ by at most one."""
-    settings = DataSettings(clients=clients, partition="iid")
-    y = np.asarray(labels, dtype=np.int64)
-    return _draw(_sharing(y, settings), y, clients, 1, False, seed, settings.describe()).parts
+    return _parts_of(labels, {"clients": clients, "partition": "iid", "min_size": 1}, seed)
 
 
-def shard_partition(labels: Sequence[int] | Indices, clients: int, shards: int, seed: int = 0) -> list[Indices]:
+def shard_partition(labels: Sequence[Any] | NDArray[Any], clients: int, shards: int, seed: int = 0) -> list[Indices]:
     """Give each of K clients ``shards`` classes; a class is shared evenly by the clients that hold it."""
-    settings = DataSettings(clients=clients, partition="shards", shards=shards)
-    y = np.asarray(labels, dtype=np.int64)
-    return _draw(_sharing(y, settings), y, clients, 1, False, seed, settings.describe()).parts
+    return _parts_of(labels, {"clients": clients, "partition": "shards", "shards": shards, "min_size": 1}, seed)
+
+
+def _parts_of(labels: Sequence[Any] | NDArray[Any], given: dict[str, Any], seed: int) -> list[Indices]:
+    """Check what a caller of the public functions gave, and draw; labels may be of any kind that can be sorted."""
+    checked = validated(Settings, {"seed": seed, "data": given})
+    if np.ndim(labels) != 1:
+        raise UserError(f"labels have shape {np.shape(labels)}; expected [n], one class for each sample")
+    classes = np.unique(np.asarray(labels), return_inverse=True)[1]
+    return _draw(classes.astype(np.int64), checked.data, checked.seed).parts
 
 
 # --- the three ways to share, each (RandomState) -> owner of each sample --------------------------------------------
@@ -190,11 +190,13 @@ class _Drawn:
     repaired: list[int]
 
 
-def _draw(sharing: Sharing, labels: Indices, K: int, min_size: int, strict: bool, seed: int, name: str) -> _Drawn:
+def _draw(labels: Indices, settings: DataSettings, seed: int) -> _Drawn:
+    K, min_size, name = settings.clients, settings.min_size, settings.describe()
     if K * min_size > len(labels):
         raise UserError(
             f"{len(labels)} samples cannot give {K} clients {min_size} each; lower --clients or data.min_size"
         )
+    sharing = _sharing(labels, settings)
     smallest = 0
     for draw in range(REDRAWS + 1):
         # The first draw takes the plain seed, as the authors did; see _by_dirichlet.
@@ -204,7 +206,7 @@ def _draw(sharing: Sharing, labels: Indices, K: int, min_size: int, strict: bool
         if sizes.min() >= min_size:
             return _Drawn(_parts(owner, K), draw + 1, [])
         smallest = max(smallest, int(sizes.min()))
-    if strict:
+    if settings.strict:
         raise UserError(
             f"no draw of {REDRAWS + 1} with {name}, {K} clients and {len(np.unique(labels))} classes gave every client "
             f"{min_size} samples (at best {smallest}); change them or the seed, or leave data.strict off"

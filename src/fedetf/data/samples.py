@@ -52,9 +52,9 @@ class Dataset:
                 raise UserError(f"the {split} set has label {high}, but there are {len(self.classes)} classes")
         if len(torch.unique(self.train.y)) < 2:
             raise UserError("the training set holds one class only; classification needs at least two")
-        if self.test.x.shape[1:] != self.train.x.shape[1:]:
-            a, b = tuple(self.train.x.shape[1:]), tuple(self.test.x.shape[1:])
-            raise UserError(f"training inputs have shape {a}, test inputs {b}; they must agree (see data.size)")
+        a, b = (f"{tuple(s.x.shape[1:])} {s.x.dtype}" for s in (self.train, self.test))
+        if a != b:
+            raise UserError(f"training inputs are {a}, test inputs {b}; make them agree (images: see data.size)")
 
     @property
     def shape(self) -> tuple[int, ...]:

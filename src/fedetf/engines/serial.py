@@ -53,7 +53,7 @@ def find_device(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError):
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError):
         raise UserError(f"device {name!r} is not available here; use --device cpu, or auto") from None
     return device

@@ -78,6 +78,8 @@ class Worker:
         if len(job.dataset.shape) == 3:
             self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
         self._initial = clone(self.net.state_dict())
+        self._buffers = clone(dict(self.net.named_buffers()))  # those too that a state dict leaves out
+        self._trainable = frozenset(name for name, tensor in self.net.named_parameters() if tensor.requires_grad)
         self._client_state = clone(job.method.client_state(self.net))
         self._train = _to(job.dataset.train, device)
         self._test = _to(job.dataset.test, device)
@@ -91,7 +93,7 @@ class Worker:
         method, settings = self.job.method, self.job.settings.train
         lr = settings.lr * settings.lr_decay ** (round - 1)
         client = self._client(client_id, round, received, private, settings.epochs, lr)
-        with global_stream(self.job.settings.seed, "noise", round, client_id):
+        with global_stream(self.job.settings.seed, "noise", round, client_id, device=self.device):
             method.local(client)
         upload = Upload(client_id, client.samples, method.upload(client), client.mean_loss, client.images)
         momentum = {MOMENTUM + name: tensor for name, tensor in client.momentum.items()}
@@ -109,7 +111,7 @@ class Worker:
         epochs = settings.epochs if personal.epochs is None else personal.epochs
         lr = settings.lr * settings.lr_decay**settings.rounds if personal.lr is None else personal.lr
         client = self._client(client_id, settings.rounds + 1, received, private, epochs, lr)
-        with global_stream(self.job.settings.seed, "noise", settings.rounds + 1, client_id):
+        with global_stream(self.job.settings.seed, "noise", settings.rounds + 1, client_id, device=self.device):
             self.job.method.personalise(client)
         passes = client.images / client.samples if client.samples else 0.0
         return Personal(client_id, client.accuracy(), client.accuracies, passes, clone(self.net.state_dict()))
@@ -135,6 +137,7 @@ class Worker:
             round=round,
             seed=settings.seed,
             net=self.net,
+            trainable=self._trainable,
             received=received,
             private={name: private.get(name, initial).clone() for name, initial in self._client_state.items()},
             momentum={name.removeprefix(MOMENTUM): t for name, t in private.items() if name.startswith(MOMENTUM)},
@@ -153,6 +156,8 @@ class Worker:
 
     def _load(self, received: State, private: State) -> None:
         """Put the received and the private tensors into the net, and nothing of the last client is left in it."""
+        for name, buffer in self.net.named_buffers():
+            buffer.detach().copy_(self._buffers[name])
         self.net.load_state_dict({name: received.get(name, private.get(name, t)) for name, t in self._initial.items()})
 
 
@@ -171,11 +176,13 @@ def _feature_length(encoder: nn.Module, job: Job) -> int:
     probe = copy.deepcopy(encoder).cpu().eval()
     try:
         with torch.no_grad():
-            features = probe(prepare(job.dataset.train.x[:2]))
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+            features = probe(prepare(job.dataset.train.x[:2].clone()))  # it may work in place
+    except Exception as error:  # whatever a user's module can raise
+        reason = str(error).split("\n")[0]
         raise UserError(f"the encoder cannot take inputs of shape {job.dataset.shape}: {reason}") from None
     if not isinstance(features, Tensor) or features.ndim != 2:
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise UserError(f"the encoder must give [batch, features], but gives {shape}; flatten or pool its output")
+    if features.dtype != torch.float32:
+        raise UserError(f"the encoder gives {features.dtype}; convert it to float32 (encoder.float())")
     return features.shape[1]

@@ -1,12 +1,14 @@
 """What people see while a run goes on: a live bar on a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedetf.engines import Personal
 from fedetf.federation import Federation, Listener, Outcome, Round
+from fedetf.grid import Cell, GridProgress
 from fedetf.methods import Server
 from fedetf.report.tables import percent
 
@@ -100,6 +102,84 @@ class PlainProgress(Listener):
     def _say(self, line: str) -> None:
         self._said = time.monotonic()
         self._console.print(line, highlight=False, soft_wrap=True)
+
+
+class LiveGrid(GridProgress):
+    """One view for a whole comparison: how many runs are done, and how far the current one is."""
+
+    def __init__(self, console: Console):
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[shown]}"), console=console
+        )
+        self._runs = self._progress.add_task("runs", total=None, shown="")
+        self._current = self._progress.add_task("", total=1, shown="", visible=False)
+        self._progress.start()
+
+    def run_started(self, cell: Cell, number: int, total: int) -> Sequence[Listener]:
+        """Show the run that begins."""
+        self._progress.update(self._runs, total=total, completed=number - 1, shown=f"{number - 1}/{total}")
+        self._progress.reset(self._current, description=cell.name, visible=True, shown="")
+        return [_InGrid(lambda share, text: self._progress.update(self._current, completed=share, shown=text))]
+
+    def run_ended(self, cell: Cell, outcome: str) -> None:
+        """Leave a line about it above the bars."""
+        self._progress.console.print(f"{cell.name}: {outcome}", soft_wrap=True)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._progress.update(self._current, visible=False)
+        self._progress.stop()
+
+
+class PlainGrid(GridProgress):
+    """The same as lines, for logs and pipes."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._said = time.monotonic()
+        self._place = ""
+
+    def run_started(self, cell: Cell, number: int, total: int) -> Sequence[Listener]:
+        """Listen to the run that begins."""
+        self._place = f"[{number}/{total}] "
+        return [_InGrid(lambda _, text: self._say_now_and_then(f"{self._place}{cell.name}: {text}"))]
+
+    def run_ended(self, cell: Cell, outcome: str) -> None:
+        """Print how it went."""
+        self._console.print(f"{self._place}{cell.name}: {outcome}", soft_wrap=True, markup=False)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _say_now_and_then(self, line: str) -> None:
+        if time.monotonic() - self._said > PlainProgress.EVERY:
+            self._said = time.monotonic()
+            self._console.print(line, soft_wrap=True, markup=False)
+
+
+class _InGrid(Listener):
+    """Tells a grid's view how far one run is: a share of the whole, and a few words."""
+
+    def __init__(self, tell: Callable[[float, str], object]):
+        self._tell = tell
+
+    def started(self, federation: Federation) -> None:
+        self._steps, self._done = len(federation.schedule) + len(federation.job.partition), 0
+
+    def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002
+        self._step(f"round {record.round}  {describe(record)}")
+
+    def personal_done(self, personal: Personal) -> None:
+        self._step(f"personal model {personal.client}")
+
+    def _step(self, text: str) -> None:
+        self._done += 1
+        self._tell(self._done / self._steps, text)
+
+
+def make_grid_progress(console: Console) -> LiveGrid | PlainGrid:
+    """The kind of progress of a comparison that fits where ``console`` writes to."""
+    return LiveGrid(console) if console.is_terminal else PlainGrid(console)
 
 
 def make_progress(console: Console) -> LiveProgress | PlainProgress:

@@ -1,0 +1,257 @@
+"""A comparison: methods × seeds (× any setting with several values), each cell a run folder, and a table of them."""
+
+import hashlib
+import itertools
+import json
+import math
+import shutil
+import statistics
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedetf.api import execute, from_short, prepare, run_writers
+from fedetf.config import Settings, resolve
+from fedetf.errors import RunError, UserError
+from fedetf.federation import Listener
+from fedetf.methods import find_method, make_method
+from fedetf.runs import file_name
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    row: tuple[tuple[str, str], ...]  # what tells the rows of the table apart: the method, and every other axis
+    settings: Settings
+    folder: Path
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is there, from beginning to end."""
+        return (self.folder / "result.json").is_file()
+
+    @property
+    def name(self) -> str:
+        """The run in a few words."""
+        return ", ".join([*(value for _, value in self.row), f"seed {self.settings.seed}"])
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: a method in one setting, over its seeds. Accuracies are fractions."""
+
+    row: dict[str, str]
+    seeds: list[int]
+    general: list[float]
+    personal: list[float]
+    epochs: float  # local epochs per client, the personal stage included
+    bytes_up: float  # sent per client
+
+    def spread(self, values: Sequence[float]) -> tuple[float, float] | None:
+        """Mean and standard deviation (population, as the paper's authors compute it)."""
+        return (statistics.mean(values), statistics.pstdev(values)) if values else None
+
+
+@dataclass
+class Comparison:
+    """What :func:`compare` returns."""
+
+    folder: Path
+    lines: list[Line]
+    failed: dict[str, str] = field(default_factory=dict)  # run -> why
+
+
+def compare(
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    preset: str | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    equal_budget: bool = False,
+    out: str | Path | None = None,
+    progress: "GridProgress | None" = None,
+    **short: Any,
+) -> Comparison:
+    """Run every method with every seed on the same partitions, sampling lists and initial encoders.
+
+    A list as a setting's value is one more axis of the grid. Runs that are in ``out`` already are not run again, and
+    one that fails does not stop the others. Without ``out`` the folder's name is made from the settings, so that the
+    same call finds its runs again.
+
+    Parameters
+    ----------
+    methods, seeds:
+        The two usual axes.
+    preset, settings, short:
+        As for :func:`fedetf.run`.
+    equal_budget:
+        Give every method the same number of local epochs in the personal stage, enough for the one that takes the most.
+
+    Example
+    -------
+    >>> comparison = compare(["fedavg"], [7], clients=3, rounds=1, epochs=1, out=getfixture("tmp_path") / "grid")
+    >>> comparison.lines[0].row
+    {'method': 'fedavg'}
+    """
+    overrides = {**from_short(short), **(settings or {})}
+    folder, cells = plan(methods, seeds, preset, overrides, equal_budget, None if out is None else Path(out))
+    failed = run_cells(cells, progress or GridProgress())
+    lines = collect([cell for cell in cells if cell.done])
+    return Comparison(folder, lines, failed)
+
+
+# --- the grid ---------------------------------------------------------------------------------------------------------
+
+
+def plan(
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    preset: str | None,
+    overrides: Mapping[str, Any],
+    equal_budget: bool,
+    out: Path | None,
+) -> tuple[Path, list[Cell]]:
+    """All runs of a comparison, checked; nothing is written."""
+    for name, values in (("--methods", methods), ("--seeds", seeds)):
+        if not values or len(set(values)) != len(values):
+            raise UserError(f"{name} takes one or more different values, separated by commas")
+    axes = {key: value for key, value in overrides.items() if isinstance(value, list)}
+    common = {key: value for key, value in overrides.items() if key not in axes}
+    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    planned = []
+    for point, method in itertools.product(points, methods):
+        section = {key: value for key, value in common.items() if _concerns(key, method, methods)}
+        chosen = {**section, **point, "method.name": method}
+        row = (("method", _short(method)), *((key, str(value)) for key, value in point.items()))
+        planned += [(row, resolve(preset, {**chosen, "seed": seed})) for seed in seeds]
+    if equal_budget:
+        planned = _with_equal_budget(planned)
+    for _, settings in planned:
+        make_method(settings.method.model_dump(), settings.fidelity)
+    folder = out or _default_folder([settings for _, settings in planned])
+    return folder, [Cell(row, settings, folder / _cell_name(row, settings.seed)) for row, settings in planned]
+
+
+def _concerns(key: str, method: str, methods: Sequence[str]) -> bool:
+    """Whether a common setting is for ``method``: ``method.mu`` goes only to methods that have a ``mu``."""
+    section, _, name = key.partition(".")
+    if section != "method":
+        return True
+    fields = {m: find_method(m).model_fields for m in methods}
+    return name in fields[method] or not any(name in known for known in fields.values())
+
+
+def _short(method: str) -> str:
+    return find_method(method).name
+
+
+def _with_equal_budget(planned: list[tuple[Any, Settings]]) -> list[tuple[Any, Settings]]:
+    """Raise ``personal.epochs`` so that phases × epochs is the same for all: the least number that fits every one."""
+    phases, wanted = [], 0
+    for _, settings in planned:
+        method = make_method(settings.method.model_dump(), settings.fidelity)
+        phases.append(method.personal_phases(settings.personal))
+        epochs = settings.train.epochs if settings.personal.epochs is None else settings.personal.epochs
+        wanted = max(wanted, phases[-1] * epochs)
+    step = math.lcm(*phases)
+    budget = -(-wanted // step) * step
+    result = []
+    for (row, settings), count in zip(planned, phases, strict=True):
+        personal = settings.personal.model_copy(update={"epochs": budget // count})
+        result.append((row, settings.model_copy(update={"personal": personal})))
+    return result
+
+
+def _cell_name(row: Sequence[tuple[str, str]], seed: int) -> str:
+    (_, method), *others = row
+    parts = [method, *(f"{key.split('.')[-1]}={value}" for key, value in others), f"s{seed}"]
+    return file_name("-".join(parts).replace("/", "-"))
+
+
+def _default_folder(planned: list[Settings]) -> Path:
+    text = "\n".join(settings.to_toml() for settings in planned)
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return Path("runs") / f"compare-{file_name(planned[0].data.name)}-{digest}"
+
+
+# --- running it -------------------------------------------------------------------------------------------------------
+
+
+class GridProgress:
+    """Is told how far the grid is; every default does nothing."""
+
+    def run_started(self, cell: Cell, number: int, total: int) -> Sequence[Listener]:  # noqa: ARG002
+        """Before each run; returns what shall listen to it."""
+        return ()
+
+    def run_ended(self, cell: Cell, outcome: str) -> None:
+        """After each run: a word on how it went."""
+
+
+def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
+    """Run what is not there yet; return what failed and why."""
+    for cell in cells:
+        _check_same(cell)
+    failed = {}
+    for number, cell in enumerate(cells, start=1):
+        if cell.done:
+            progress.run_ended(cell, "was done before")
+            continue
+        listeners = progress.run_started(cell, number, len(cells))
+        if cell.folder.exists():
+            shutil.rmtree(cell.folder)  # a run of this grid that was cut short, see _check_same
+        try:
+            job = prepare(cell.settings)
+            execute(job, cell.folder, [*run_writers(cell.settings, cell.folder), *listeners])
+            progress.run_ended(cell, "done")
+        except Exception as error:  # one bad run must not cost the others
+            known = isinstance(error, (UserError, RunError))
+            failed[cell.name] = str(error) if known else "".join(traceback.format_exception_only(error)).strip()
+            progress.run_ended(cell, f"failed: {failed[cell.name]}")
+    return failed
+
+
+def _check_same(cell: Cell) -> None:
+    """Refuse a folder that holds another run than the one that shall go there."""
+    if not cell.folder.exists():
+        return
+    config = cell.folder / "config.toml"
+    if not config.is_file():
+        if any(cell.folder.iterdir()):
+            raise UserError(f"{cell.folder} exists and is not a run of this comparison; give another --out")
+    elif _completed(resolve(str(config))) != _completed(cell.settings):
+        raise UserError(f"{cell.folder} holds a run with other settings; give another --out")
+
+
+def _completed(settings: Settings) -> Settings:
+    """The settings with all of the method's numbers, as a run writes them."""
+    method = make_method(settings.method.model_dump(), settings.fidelity)
+    section = {"name": settings.method.name, **method.model_dump(exclude_none=True)}
+    return settings.model_copy(update={"method": type(settings.method)(**section)})
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def collect(cells: Sequence[Cell]) -> list[Line]:
+    """One line for each row of the grid, from the results of its seeds."""
+    lines = []
+    for row in dict.fromkeys(cell.row for cell in cells):
+        group = [cell for cell in cells if cell.row == row]
+        results = [json.loads((cell.folder / "result.json").read_text("utf-8")) for cell in group]
+        lines.append(
+            Line(
+                row=dict(row),
+                seeds=[result["seed"] for result in results],
+                general=[r["general_last5"] for r in results if r["general_last5"] is not None],
+                personal=[r["personal"] for r in results if r["personal"] is not None],
+                epochs=statistics.mean(r["epochs_train"] + r["epochs_personal"] for r in results),
+                bytes_up=statistics.mean(r["bytes_up"] / r["clients"] for r in results),
+            )
+        )
+    return lines

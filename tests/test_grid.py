@@ -1,0 +1,193 @@
+"""`fedetf compare`: the grid, what is skipped, what fails, and the table."""
+
+import csv
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fedetf
+from fedetf import UserError
+from fedetf.cli import main
+from fedetf.grid import Line, plan
+from fedetf.report.comparison import to_csv, to_json, to_markdown
+
+SMALL = ["--clients", "3", "--rounds", "1", "--epochs", "1", "--set", "data.limit=100", "--set", "personal.rounds=1"]
+OPTIONS = {"clients": 3, "rounds": 1, "epochs": 1, "settings": {"data.limit": 100, "personal.rounds": 1}}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def result(name: str) -> dict:
+    return json.loads(Path(f"grid/{name}/result.json").read_text())
+
+
+def test_the_table_is_the_mean_of_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--methods", "fedavg,fedproto", "--seeds", "7,8", *SMALL, "--out", "grid"]) == 0
+    out, err = capsys.readouterr()
+    assert "table.md" in out
+    assert "[1/4] fedavg, seed 7: done" in err
+    rows = {row["method"]: row for row in json.loads(Path("grid/table.json").read_text())}
+    runs = [result(f"fedavg-s{seed}") for seed in (7, 8)]
+    row = rows["fedavg"]
+    assert row["general_mean"] == pytest.approx(statistics.mean(r["general_last5"] for r in runs))
+    assert row["general_std"] == pytest.approx(statistics.pstdev(r["general_last5"] for r in runs))
+    assert row["personal"] == [r["personal"] for r in runs]
+    assert row["seeds"] == [7, 8]
+    assert row["bytes_up_per_client"] == statistics.mean(r["bytes_up"] for r in runs) / 3
+    assert row["epochs_per_client"] == pytest.approx(2)  # one round, and one personal stage
+    assert rows["fedproto"]["general_mean"] is None
+    with Path("grid/table.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [line["method"] for line in table] == ["fedavg", "fedproto"]
+    assert table[1]["general_mean"] == ""
+    assert "| fedproto | - |" in Path("grid/table.md").read_text()
+
+
+def test_all_methods_share_partition_schedule_and_initial_encoder() -> None:
+    fedetf.compare(["fedavg", "fedrep", "fedetf"], [7], participation=0.7, out="grid", **OPTIONS)
+    for name in ("partition.json", "schedule.json"):
+        assert len({Path(f"grid/{m}-s7/{name}").read_bytes() for m in ("fedavg", "fedrep", "fedetf")}) == 1
+
+
+def test_what_is_done_is_not_run_again_and_what_was_cut_short_is() -> None:
+    first = fedetf.compare(["fedavg"], [7, 8], out="grid", **OPTIONS)
+    kept = Path("grid/fedavg-s7/result.json").stat().st_mtime_ns
+    Path("grid/fedavg-s8/result.json").unlink()  # as if it had been killed before the end
+    Path("grid/fedavg-s8/rounds.jsonl").write_text("")
+    again = fedetf.compare(["fedavg"], [7, 8], out="grid", **OPTIONS)
+    assert Path("grid/fedavg-s7/result.json").stat().st_mtime_ns == kept
+    assert again.lines == first.lines
+    assert Path("grid/fedavg-s8/rounds.jsonl").read_text()
+
+
+def test_without_out_the_same_call_finds_its_runs() -> None:
+    a = fedetf.compare(["fedavg"], [7], **OPTIONS)
+    b = fedetf.compare(["fedavg"], [7], **OPTIONS)
+    c = fedetf.compare(["fedavg"], [8], **OPTIONS)
+    assert a.folder == b.folder != c.folder
+    assert a.folder.name.startswith("compare-digits-")
+
+
+def test_several_values_are_axes_of_the_grid() -> None:
+    flags = ["--alpha", "0.1,1.0", "--set", "train.lr=[0.01, 0.1]"]
+    assert main(["compare", "--methods", "fedavg", "--seeds", "7", *SMALL, *flags, "--out", "grid"]) == 0
+    rows = json.loads(Path("grid/table.json").read_text())
+    assert [(row["data.alpha"], row["train.lr"]) for row in rows] == [
+        ("0.1", "0.01"),
+        ("0.1", "0.1"),
+        ("1.0", "0.01"),
+        ("1.0", "0.1"),
+    ]
+    assert Path("grid/fedavg-alpha=0.1-lr=0.01-s7/config.toml").is_file()
+
+
+def test_one_bad_run_does_not_cost_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--set", "data.shards=[1, 99]", "--set", "data.partition=shards", "--clients", "10", "--out", "grid"]
+    assert main(["compare", "--methods", "fedavg", "--seeds", "7", *SMALL, *flags]) == 1
+    err = capsys.readouterr().err
+    assert "error: 1 runs failed, the table has the others (fedavg, 99, seed 7: data.shards = 99" in err
+    assert [row["data.shards"] for row in json.loads(Path("grid/table.json").read_text())] == ["1"]
+
+
+def test_a_methods_numbers_go_to_the_methods_that_have_them() -> None:
+    _, cells = plan(["fedavg", "fedprox", "ditto"], [7], None, {"method.mu": 0.5, "method.lam": 2.0}, False, Path("g"))
+    numbers = [cell.settings.method.model_dump() for cell in cells]
+    assert numbers == [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.5}, {"name": "ditto", "lam": 2.0}]
+
+
+def test_equal_budget_gives_everyone_the_same_personal_epochs() -> None:
+    methods = ["fedavg", "fedrep", "fedetf", "fedrod"]
+    options = {**OPTIONS, "settings": {"data.limit": 100, "personal.rounds": 2}}
+    comparison = fedetf.compare(methods, [7], equal_budget=True, out="grid", **options)
+    spent = [result(f"{m}-s7")["epochs_personal"] for m in methods]
+    assert spent == pytest.approx([10] * 4)  # FedETF has 1 + 2·2 phases, FedRep 2: the least common multiple
+    assert [line.epochs for line in comparison.lines] == pytest.approx([11, 12, 11, 11])  # FedRep trains twice a round
+    unequal = fedetf.compare(methods, [7], out="other", **options)
+    assert [line.epochs for line in unequal.lines] == pytest.approx([2, 4, 6, 2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "fedavg,nope", "--seeds", "7"], "unknown method 'nope'"),
+        (["--methods", "fedavg,fedavg", "--seeds", "7"], "--methods takes one or more different values"),
+        (["--methods", ",", "--seeds", "7"], "--methods takes one or more different values"),
+        (["--methods", "fedavg", "--seeds", "x"], "--seeds: invalid int value: 'x'"),
+        (["--methods", "fedavg"], "required: --seeds"),
+        (["--methods", "fedavg", "--seeds", "7", "--alpha", "0.1,0"], "data.alpha"),
+        (["--methods", "fedavg", "--seeds", "7", "--set", "method.mu=1"], "unknown setting 'method.mu'"),
+    ],
+)
+def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert list(Path().iterdir()) == []
+
+
+def test_a_folder_with_other_runs_is_left_alone() -> None:
+    fedetf.compare(["fedavg"], [7], out="grid", **OPTIONS)
+    before = Path("grid/fedavg-s7/result.json").read_bytes()
+    with pytest.raises(UserError, match="holds a run with other settings"):
+        fedetf.compare(["fedavg"], [7], out="grid", **{**OPTIONS, "rounds": 2})
+    assert Path("grid/fedavg-s7/result.json").read_bytes() == before
+    Path("mine/fedavg-s7").mkdir(parents=True)
+    Path("mine/fedavg-s7/precious").write_text("")
+    with pytest.raises(UserError, match="is not a run of this comparison"):
+        fedetf.compare(["fedavg"], [7], out="mine", **OPTIONS)
+    assert Path("mine/fedavg-s7/precious").is_file()
+
+
+@pytest.mark.slow
+def test_killed_half_way_and_called_again(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", "--methods", "fedavg,ditto", "--seeds", "7,8", *SMALL]
+    with subprocess.Popen([sys.executable, "-m", "fedetf", *command, "--out", "grid"], env=os.environ) as run:
+        deadline = time.monotonic() + 120
+        while not Path("grid/fedavg-s8/result.json").is_file() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        run.send_signal(signal.SIGKILL)
+    done = {path: path.stat().st_mtime_ns for path in Path("grid").glob("*/result.json")}
+    assert 2 <= len(done) < 4
+    assert main([*command, "--out", "grid"]) == 0
+    assert "was done before" in capsys.readouterr().err
+    assert all(path.stat().st_mtime_ns == then for path, then in done.items())
+    assert main([*command, "--out", "whole"]) == 0
+    for name in ("table.md", "table.csv", "table.json"):
+        assert (Path("grid") / name).read_bytes() == (Path("whole") / name).read_bytes()
+
+
+def test_best_two_of_each_setting_are_bold() -> None:
+    def line(method: str, alpha: str, *values: float) -> Line:
+        return Line({"method": method, "data.alpha": alpha}, [7, 8], list(values), [0.5, 0.5], 3.0, 2**20)
+
+    lines = [line("a", "1", 0.5, 0.7), line("b", "1", 0.1, 0.1), line("c", "1", 0.9, 0.9), line("a", "2", 0.2, 0.2)]
+    text = to_markdown(lines).splitlines()
+    assert "| a | 1 | **60.00±10.00** |" in text[2]
+    assert "| b | 1 | 10.00±0.00 |" in text[3]
+    assert "| c | 1 | **90.00±0.00** |" in text[4]
+    assert "| a | 2 | **20.00±0.00** |" in text[5]  # alone in its setting
+    assert "| 2 | 3.0 | 1 |" in text[5]
+    assert to_csv(lines).count("\n") == 5
+    assert json.loads(to_json(lines))[0]["general"] == [0.5, 0.7]
+
+
+def test_own_method_in_a_comparison() -> None:
+    Path("mine.py").write_text(
+        "import fedetf\n\nclass Slow(fedetf.Method):\n    epochs: int = 1\n\n"
+        "    def local(self, client):\n        client.train(self.loss, epochs=self.epochs, lr=client.lr / 10)\n"
+    )
+    comparison = fedetf.compare(["fedavg", "mine.py:Slow"], [7], out="grid", **OPTIONS)
+    assert [line.row["method"] for line in comparison.lines] == ["fedavg", "slow"]
+    assert Path("grid/slow-s7/result.json").is_file()

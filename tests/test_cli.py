@@ -123,6 +123,9 @@ def test_all_ten_models_are_listed_with_their_counts(capsys: pytest.CaptureFixtu
         (["run", "--dataset", "no/such"], "is neither in $FEDETF_DATA nor in the cache"),
         (["run", "--dataset", "./nope"], "is not a folder"),
         (["run", "nope"], "unknown preset 'nope'"),
+        (["run", "--out", ""], "the folder's name is empty"),
+        (["run", "--set", "train.ruonds=3"], "unknown setting 'train.ruonds'; did you mean 'rounds'?"),
+        (["run", "--method", "fedavg", "--set", "method.gamma=2"], "method has: no settings of its own"),
         (["run", "--nope"], "unrecognized arguments: --nope"),
         (["partition", "--clients", "0"], "data.clients"),
         (["list", "nope"], "invalid choice: 'nope'"),
@@ -210,8 +213,21 @@ def test_interrupted_run_keeps_what_was_done() -> None:
     assert not Path("r/result.json").exists()
 
 
-def test_output_into_a_closed_pipe() -> None:
+@pytest.mark.parametrize(
+    "command", ["list settings", "list settings --json", "partition --clients 300 --set data.partition=iid"]
+)
+def test_output_into_a_closed_pipe(command: str) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m fedetf list settings | head -1", shell=True, capture_output=True, text=True
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m fedetf {command} | head -1"],
+        capture_output=True,
+        text=True,
     )
+    assert done.returncode == 0
     assert done.stderr == ""
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("fedetf 0.")

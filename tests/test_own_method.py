@@ -45,7 +45,7 @@ def test_as_a_class_with_its_numbers_checked() -> None:
     assert result.job.method.strength == 2.0
     plain = fedetf.run(method="fedavg", settings={"data.limit": 100}, **options)
     assert result.general == plain.general
-    with pytest.raises(UserError, match="unknown setting 'method.strenth'; method has: strength"):
+    with pytest.raises(UserError, match=r"unknown setting 'method\.strenth'; did you mean 'strength'"):
         fedetf.run(method=Mine, settings={"method.strenth": 2.0})
 
 

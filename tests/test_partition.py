@@ -62,7 +62,7 @@ def test_a_tiny_client_is_redrawn() -> None:
 
 def test_extreme_skew_ends_with_a_repair_and_a_warning() -> None:
     settings = DataSettings(clients=50, alpha=0.01)
-    with pytest.warns(UserWarning, match=r"clients had fewer than 4 samples"):
+    with pytest.warns(UserWarning, match=r"of 50 clients still had fewer than 4 samples"):
         partition = make_partition(DIGITS, [str(c) for c in range(10)], settings, seed=7)
     sizes = [len(a) + len(b) for a, b in zip(partition.train, partition.test, strict=True)]
     assert min(sizes) == 4

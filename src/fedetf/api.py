@@ -37,7 +37,7 @@ SHORT = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What :func:`run` returns. Accuracies are fractions; None where there is none."""
 
@@ -45,6 +45,10 @@ class Result:
     outcome: Outcome
     schedule: list[list[int]]
     folder: Path | None
+
+    def __repr__(self) -> str:
+        s, accuracies = self.settings, f"general={self.general}, personal={self.personal}"
+        return f"Result({s.method.name} on {s.data.name}, seed={s.seed}, {accuracies}, folder={self.folder})"
 
     @property
     def settings(self) -> Settings:

@@ -2,15 +2,19 @@
 
 import argparse
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fedetf import __version__
 from fedetf.errors import RunError, UserError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedetf.config import Settings
 
 Command = Callable[[argparse.Namespace], None]
@@ -31,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted" if not interrupt.args else f"interrupted; {interrupt}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
-        sys.stderr.close()
-        return 0
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
     return 0
 
 
@@ -43,6 +46,17 @@ def _fail(error: Exception, status: int) -> int:
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"warning: {message}", file=sys.stderr)
+
+
+def _console() -> "Console":
+    """Standard output for tables; a reader that leaves early is no failure."""
+    from rich.console import Console
+
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Output(highlight=False)
 
 
 # --- parsing --------------------------------------------------------------------------------------------------------
@@ -61,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Federated learning on data that differs from client to client, built around FedETF.",
         epilog="example: fedetf run --dataset digits --method fedetf --clients 10 --alpha 0.05 --rounds 5",
     )
+    parser.add_argument("--version", action="version", version=f"fedetf {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
 
     run = _command(
@@ -126,6 +141,12 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", nargs="?", metavar="PRESET|FILE.toml", help="settings to start from")
 
 
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the folder's name is empty")
+    return Path(text)
+
+
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -168,18 +189,18 @@ def _itself(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _add_seed(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", metavar="S", type=int, help="of every random draw")
+    parser.add_argument("--seed", metavar="S", type=int, help="seed of every random draw")
 
 
 def _add_out(parser: argparse.ArgumentParser, out: str) -> None:
-    parser.add_argument("--out", metavar="DIR", type=Path, help=out)
+    parser.add_argument("--out", metavar="DIR", type=_folder, help=out)
     parser.add_argument(
         "--set",
         dest="assignments",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="any other setting, for example --set train.lr=0.1; see: fedetf list settings",
+        help="any setting, for example --set train.lr=0.1; wins over flags; see: fedetf list settings",
     )
 
 
@@ -222,7 +243,7 @@ def run_command(options: argparse.Namespace) -> None:
         raise KeyboardInterrupt(f"what was done is saved in {out}") from None
     finally:
         progress.close()
-    console = Console(highlight=False)
+    console = _console()
     console.print(describe_job(job), soft_wrap=True)
     console.print(result_table(job, result.outcome))
     console.print(f"files: {out}", soft_wrap=True)
@@ -256,7 +277,7 @@ def compare_command(options: argparse.Namespace) -> None:
         raise KeyboardInterrupt("the runs that are done are kept; the same command goes on") from None
     finally:
         progress.close()
-    console = Console(highlight=False)
+    console = _console()
     if comparison.lines:
         paths = write_tables(comparison.lines, comparison.folder)
         console.print(Markdown(to_markdown(comparison.lines)))
@@ -271,7 +292,6 @@ def compare_command(options: argparse.Namespace) -> None:
 
 def partition_command(options: argparse.Namespace) -> None:
     """``fedetf partition``."""
-    from rich.console import Console
 
     from fedetf.data import load_dataset, make_partition
     from fedetf.report.figures import partition_figure, save_figure
@@ -288,7 +308,7 @@ def partition_command(options: argparse.Namespace) -> None:
     write_whole(out / "partition.json", partition.to_json().encode())
     title = f"{settings.data.name}, {len(partition)} clients, {settings.data.describe()}, seed {settings.seed}"
     picture = save_figure(partition_figure(partition, title), out / "partition.png")
-    console = Console(highlight=False)
+    console = _console()
     console.print(title, soft_wrap=True)
     console.print(partition_table(partition))
     console.print(f"picture: {picture}", soft_wrap=True)
@@ -303,12 +323,11 @@ def list_command(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    from rich.console import Console
 
     from fedetf.report.tables import plain_table
 
     shown = [[f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()] for row in rows]
-    Console().print(plain_table(list(rows[0]), shown, right=["parameters", "features"]))
+    _console().print(plain_table(list(rows[0]), shown, right=["parameters", "features"]))
 
 
 def _methods() -> list[dict[str, Any]]:

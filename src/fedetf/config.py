@@ -3,8 +3,9 @@
 Unknown keys are errors. What comes out is frozen, complete, and can be written as TOML and read again.
 """
 
+import difflib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -77,15 +78,17 @@ class ModelSettings(Section):
 class TrainSettings(Section):
     """The rounds, and the local SGD (appendix B of the paper)."""
 
-    rounds: Count = Field(50, description="T")
+    rounds: Count = Field(50, description="T, communication rounds")
     epochs: Count = Field(3, description="E, local epochs a round")
     participation: Fraction = Field(1.0, description="share of the clients that takes part in a round")
     batch_size: Count = Field(128, description="local batch size")
     lr: NonNegative = Field(0.01, description="learning rate of the first round")
     lr_decay: Positive = Field(0.99, description="factor on the learning rate after each round")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of local SGD, from zero each round")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.9, description="momentum of local SGD, from zero in each round"
+    )
     keep_momentum: bool = Field(False, description="true: a client's momentum lives on in its next round")
-    weight_decay: NonNegative = Field(5e-4, description="of local SGD, on every trained tensor")
+    weight_decay: NonNegative = Field(5e-4, description="weight decay of local SGD, on every trained tensor")
 
 
 class MethodSettings(BaseModel):
@@ -100,8 +103,8 @@ class PersonalSettings(Section):
     """The personal stage after the last round (Algorithm 2 for FedETF)."""
 
     enabled: bool = Field(True, description="false leaves the stage out")
-    epochs: Annotated[int, Field(ge=0)] | None = Field(None, description="per phase; left out: train.epochs")
-    lr: NonNegative | None = Field(None, description="left out: the decayed rate of round T+1")
+    epochs: Annotated[int, Field(ge=0)] | None = Field(None, description="epochs of each phase; left out: train.epochs")
+    lr: NonNegative | None = Field(None, description="learning rate; left out: the decayed one of round T+1")
     rounds: Annotated[int, Field(ge=0)] = Field(20, description="T_p, turns of ETF and projection (FedETF)")
     lr_etf: NonNegative = Field(0.1, description="learning rate of the ETF's turn (FedETF)")
     lr_proj: NonNegative = Field(0.05, description="learning rate of the projection's turn (FedETF)")
@@ -126,7 +129,7 @@ class MeasureSettings(Section):
 class Settings(Section):
     """Everything that determines a run."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(7, description="of every random stream")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(7, description="seed of every random draw")
     fidelity: Literal["paper", "authors"] = Field(
         "paper", description="methods as their papers have them, or as in the FedETF authors' code"
     )
@@ -255,19 +258,22 @@ def _explain(model: Model, error: Mapping[str, Any], where: str) -> str:
     path = [str(part) for part in error["loc"]]
     key = ".".join([where, *path] if where else path)
     if error["type"] == "extra_forbidden":
-        return f"unknown setting {key!r}; {_known_keys(model, path[:-1], where)}"
+        return f"unknown setting {key!r}; {_known_keys(model, path, where)}"
     return f"{key}: {error['msg'][0].lower()}{error['msg'][1:]} (got {error['input']!r})"
 
 
-def _known_keys(model: Model, path: Iterable[str], where: str) -> str:
-    for part in path:
+def _known_keys(model: Model, path: Sequence[str], where: str) -> str:
+    *parents, last = path
+    for part in parents:
         annotation = model.model_fields[part].annotation
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
             return "see: fedetf list settings"
         model = annotation
-    section = ".".join([where, *path] if where else list(path))
-    place = f"{section} has" if section else "there are"
-    return f"{place}: {', '.join(sorted(model.model_fields)) or 'no settings'}"
+    names = sorted(model.model_fields)
+    close = difflib.get_close_matches(last, names, n=1)
+    section = ".".join([where, *parents] if where else parents)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}{f'{section} has' if section else 'there are'}: {', '.join(names) or 'no settings of its own'}"
 
 
 def describe_settings(model: Model = Settings, prefix: str = "") -> list[tuple[str, str, str]]:

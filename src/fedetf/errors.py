@@ -8,12 +8,12 @@ class UserError(ValueError):
     """Bad input. The message is one line and says what to do; the command line prints it and exits with 2."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """An error for a name that does not exist, with the nearest one and all that do."""
+def unknown(kind: str, name: str, known: Iterable[str], also: str = "") -> UserError:
+    """An error for a name that does not exist, with the nearest one, all that do, and what else could be given."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return UserError(f"unknown {kind} {name!r}; {hint}choose from: {', '.join(names)}")
+    return UserError(f"unknown {kind} {name!r}; {hint}choose from: {', '.join(names)}{also and f', or {also}'}")
 
 
 class RunError(RuntimeError):

@@ -47,7 +47,8 @@ def _pixels(picture: Picture, size: int | None, where: str) -> Pixels:
             raise UserError(f"{_name(picture, where)} has {image.mode} pixels, of unknown range; save it with 8 bits")
         image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
     except (UnidentifiedImageError, OSError) as error:
-        reason = str(error).replace("\n", " ")
+        unidentified = isinstance(error, UnidentifiedImageError)
+        reason = "not an image that Pillow knows" if unidentified else str(error).replace("\n", " ")
         raise UserError(f"cannot read {_name(picture, where)}: {reason}; replace or remove it") from None
     if size is not None and image.size != (size, size):
         image = image.resize((size, size), Image.Resampling.BILINEAR)

@@ -133,7 +133,7 @@ def _hub_splits(name: str) -> dict[str, Any]:
     from huggingface_hub import HfApi
 
     if name not in DATASETS and "/" not in name:
-        raise unknown("dataset", name, [*DATASETS, "FOLDER", "OWNER/NAME"])
+        raise unknown("dataset", name, DATASETS, "a name in $FEDETF_DATA, a folder, or OWNER/NAME of the hub")
     hub_id = DATASETS[name].hub if name in DATASETS else name
     with _quiet(datasets):
         try:

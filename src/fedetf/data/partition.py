@@ -214,8 +214,8 @@ def _draw(labels: Indices, settings: DataSettings, seed: int) -> _Drawn:
     small = np.flatnonzero(sizes < min_size).tolist()
     _repair(owner, sizes, min_size, rng)
     warnings.warn(
-        f"{len(small)} of {K} clients had fewer than {min_size} samples in each of {REDRAWS + 1} draws with {name}; "
-        "they were given samples of the largest clients (recorded in partition.json)",
+        f"after {REDRAWS} redraws with {name}, {len(small)} of {K} clients still had fewer than {min_size} samples; "
+        "they were given some of the largest clients' (recorded in partition.json)",
         stacklevel=2,
     )
     return _Drawn(_parts(owner, K), REDRAWS + 1, small)

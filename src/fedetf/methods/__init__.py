@@ -48,7 +48,7 @@ def find_method(name: str) -> type[Method]:
     for entry in entry_points(group="fedetf.methods"):
         if entry.name == name:
             return _checked(entry.load(), name)
-    raise unknown("method", name, [*METHODS, "FILE.py:NAME"])
+    raise unknown("method", name, METHODS, "FILE.py:NAME of your own")
 
 
 def _from_file(path: Path, attribute: str) -> type[Method]:

@@ -54,7 +54,7 @@ def accuracy_figure(curves: Mapping[str, Sequence[Sequence[float]]], title: str)
 
 def _draw_curve(axes: Axes, name: str, seeds: np.ndarray, marker: str) -> None:
     rounds = np.arange(1, seeds.shape[1] + 1)
-    label = f"{name} (mean of {len(seeds)} seeds)" if len(seeds) > 1 else name
+    label = f"{name} (mean and range of {len(seeds)} seeds)" if len(seeds) > 1 else name
     (line,) = axes.plot(rounds, seeds.mean(axis=0), marker=marker, markevery=max(1, len(rounds) // 10), label=label)
     if len(seeds) > 1:
         axes.fill_between(rounds, seeds.min(axis=0), seeds.max(axis=0), color=line.get_color(), alpha=0.15)

@@ -80,7 +80,8 @@ class PlainProgress(Listener):
     def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002
         """Print the round."""
         left = (time.monotonic() - self._began) / record.round * (self._rounds - record.round)
-        self._say(f"round {record.round}/{self._rounds}  {describe(record)}  {left:.0f} s left")
+        clock = f"{left // 3600:.0f}:{left % 3600 // 60:02.0f}:{left % 60:02.0f}"
+        self._say(f"round {record.round}/{self._rounds}  {describe(record)}  {clock} of training left")
         self._done = 0
 
     def personal_done(self, personal: Personal) -> None:  # noqa: ARG002

@@ -29,7 +29,8 @@ def describe_job(job: Job) -> str:
     """A run in one line."""
     s = job.settings
     held = f"{len(job.partition)} clients, {s.data.describe()}"
-    return f"{s.method.name} on {s.data.name}: {s.model.name}, {held}, {s.train.rounds} rounds, seed {s.seed}"
+    training = f"{s.train.rounds} rounds of {s.train.epochs} epochs, lr {s.train.lr:g}, batch {s.train.batch_size}"
+    return f"{s.method.name} on {s.data.name}: {s.model.name}, {held}, {training}, seed {s.seed}"
 
 
 def result_table(job: Job, outcome: Outcome) -> Table:
@@ -41,12 +42,12 @@ def result_table(job: Job, outcome: Outcome) -> Table:
     if partition.single_class:
         note += f" ({partition.single_class} with one class only)"
     sent = outcome.bytes_up / len(partition) / 2**20
-    rows = [
-        ["general", percent(outcome.general), "final global model on the balanced test set"],
-        [f"general, last {last}", percent(outcome.general_last5), f"the same, mean of the last {last} rounds"],
-        ["personal", percent(outcome.personal_mean), note],
-        ["sent per client", f"{sent:.2f} MiB", "all rounds together"],
-    ]
+    rows = [["general", percent(outcome.general), "final global model on the test set"]]
+    if last > 1:
+        rows.append([f"general, last {last}", percent(outcome.general_last5), f"mean of the last {last} rounds"])
+    if outcome.personal:
+        rows.append(["personal", percent(outcome.personal_mean), note])
+    rows.append(["sent per client", f"{sent:.3g} MiB", "mean over all clients, all rounds together"])
     table = plain_table(["", "", ""], rows)
     table.show_header = False
     return table

@@ -18,6 +18,7 @@ def test_the_global_model_is_fedavgs_to_the_bit(tmp_path) -> None:
     a = fedetf.run(method="fedavg", out=tmp_path / "a", **options)
     b = fedetf.run(method="ditto", out=tmp_path / "b", **options)
     assert [r.general for r in a.rounds] == [r.general for r in b.rounds]
+    assert [r.loss for r in a.rounds] == [r.loss for r in b.rounds]  # v_k's own loss is not mixed in
     final_a, final_b = a.model().state_dict(), b.model().state_dict()
     assert all(torch.equal(final_a[name], final_b[name]) for name in final_a)
     assert a.personal_per_client != b.personal_per_client

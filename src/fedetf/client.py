@@ -73,7 +73,7 @@ class Client:
         self._trained: dict[str, Tensor] = {}
         self._streams: dict[str, torch.Generator] = {}
         self._features: dict[str, Tensor] = {}  # of each split, for as long as the encoder stays as it is
-        self._loss_sum = torch.zeros((), device=counts.device)
+        self._loss_sum, self._loss_images = torch.zeros((), device=counts.device), 0
 
     @property
     def samples(self) -> int:
@@ -82,8 +82,8 @@ class Client:
 
     @property
     def mean_loss(self) -> float:
-        """The mean training loss per image so far; NaN before any training."""
-        return float(self._loss_sum) / self.images if self.images else float("nan")
+        """The mean loss per image of the common training phase so far; NaN before it."""
+        return float(self._loss_sum) / self._loss_images if self._loss_images else float("nan")
 
     def train(
         self,
@@ -125,8 +125,10 @@ class Client:
             optimiser.zero_grad()
             value.backward()
             optimiser.step()
-            self._loss_sum += value.detach() * len(batch)
             self.images += len(batch)
+            if stream == "batches":
+                self._loss_sum += value.detach() * len(batch)
+                self._loss_images += len(batch)
         if encoder_runs:
             self._features.clear()
         if self.settings.keep_momentum:

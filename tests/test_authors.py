@@ -14,6 +14,8 @@ from fedetf.methods.authors import AUTHORS
 OPTIONS = {"clients": 4, "alpha": 0.2, "participation": 0.5, "rounds": 2, "epochs": 1}
 SMALL = {"data.limit": 150, "personal.rounds": 2, "fidelity": "authors"}
 
+pytestmark = pytest.mark.slow
+
 
 def test_settings() -> None:
     settings = resolve("authors", {"data.name": "cifar10"})

@@ -21,6 +21,8 @@ from fedetf.report.comparison import to_csv, to_json, to_markdown
 SMALL = ["--clients", "3", "--rounds", "1", "--epochs", "1", "--set", "data.limit=100", "--set", "personal.rounds=1"]
 OPTIONS = {"clients": 3, "rounds": 1, "epochs": 1, "settings": {"data.limit": 100, "personal.rounds": 1}}
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +152,6 @@ def test_a_folder_with_other_runs_is_left_alone() -> None:
     assert Path("mine/fedavg-s7/precious").is_file()
 
 
-@pytest.mark.slow
 def test_killed_half_way_and_called_again(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "--methods", "fedavg,ditto", "--seeds", "7,8", *SMALL]
     with subprocess.Popen([sys.executable, "-m", "fedetf", *command, "--out", "grid"], env=os.environ) as run:

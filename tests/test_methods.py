@@ -17,6 +17,8 @@ TEN = ["fedavg", "fedprox", "feddyn", "ditto", "fedrep", "fedrod", "ccvr", "fedp
 OPTIONS = {"clients": 4, "alpha": 0.2, "participation": 0.5, "rounds": 2, "epochs": 1}
 SMALL = {"data.limit": 150, "personal.rounds": 2}
 
+pytestmark = pytest.mark.slow
+
 
 def eight_clients(seed: int = 0) -> tuple[list, tuple]:
     """Digits on eight clients, the first of which holds a single class; and their test set."""

@@ -6,7 +6,7 @@ from conftest import blobs
 from torch import nn
 
 import fedetf
-from fedetf.engines import Job, scoped
+from fedetf.engines import Job
 from fedetf.engines.worker import Worker
 from fedetf.errors import RunError
 from fedetf.federation import Federation, Listener
@@ -151,7 +151,7 @@ def test_a_round_of_bad_updates_stops_the_run_and_keeps_the_last_state() -> None
 def test_a_client_never_writes_to_what_it_received_and_its_upload_is_its_own() -> None:
     result = fedetf.run(clients=3, rounds=1, epochs=1, settings=SMALL)
     worker = Worker(result.job, torch.device("cpu"))
-    shared = scoped(result.outcome.model, result.job.method, Scope.SHARED)
+    shared = result.job.method.scoped(result.outcome.model, Scope.SHARED)
     before = {name: tensor.clone() for name, tensor in shared.items()}
     first = worker.train(0, 1, shared, {}).upload
     kept = {name: tensor.clone() for name, tensor in first.state.items()}

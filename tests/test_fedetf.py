@@ -132,7 +132,7 @@ def trained(tmp_path) -> fedetf.Result:
 def states_during(result: fedetf.Result, phase: int) -> tuple[dict, dict, dict]:
     """The net's tensors before and after one phase of Algorithm 2: 0 extractor, 1 ETF, 2 projection."""
     worker = Worker(result.job, torch.device("cpu"))
-    shared = {n: t for n, t in result.outcome.model.items() if result.job.method.scope(n) is Scope.SHARED}
+    shared = result.job.method.scoped(result.outcome.model, Scope.SHARED)
     snapshots = []
     original = Client.train
 
@@ -163,7 +163,7 @@ def test_each_phase_moves_what_it_should_and_nothing_else(trained: fedetf.Result
 def test_v_is_the_same_before_and_after_training_and_travels_nowhere(trained: fedetf.Result) -> None:
     assert torch.equal(trained.model().head.V, trained.job.build_net().head.V)
     worker = Worker(trained.job, torch.device("cpu"))
-    shared = {n: t for n, t in trained.outcome.model.items() if trained.job.method.scope(n) is Scope.SHARED}
+    shared = trained.job.method.scoped(trained.outcome.model, Scope.SHARED)
     upload = worker.train(0, 1, shared, {}).upload
     assert "head.V" not in upload.state
     assert {"head.beta", "head.projection.weight", "encoder.stem.0.weight"} <= upload.state.keys()
@@ -173,7 +173,7 @@ def test_v_is_the_same_before_and_after_training_and_travels_nowhere(trained: fe
 
 def test_after_a_personal_stage_the_next_client_starts_from_the_fixed_etf(trained: fedetf.Result) -> None:
     worker = Worker(trained.job, torch.device("cpu"))
-    shared = {n: t for n, t in trained.outcome.model.items() if trained.job.method.scope(n) is Scope.SHARED}
+    shared = trained.job.method.scoped(trained.outcome.model, Scope.SHARED)
     alone = Worker(trained.job, torch.device("cpu")).personalise(1, shared, {})
     worker.personalise(0, shared, {})
     after = worker.personalise(1, shared, {})
@@ -195,7 +195,7 @@ def test_no_epochs_and_no_turns_leave_the_global_model(tmp_path) -> None:
 
 def test_stage_two_equals_a_plain_loop_through_the_encoder_in_eval_mode(trained: fedetf.Result) -> None:
     """The same turns without reused features: images through the frozen encoder at every step, torch's own SGD."""
-    shared = {n: t for n, t in trained.outcome.model.items() if trained.job.method.scope(n) is Scope.SHARED}
+    shared = trained.job.method.scoped(trained.outcome.model, Scope.SHARED)
     worker = Worker(trained.job, torch.device("cpu"))
     client = worker._client(0, 3, shared, {}, epochs=2, lr=0.02)
     client.train(plain_loss, ["head.V", "head.beta"], lr=0.1, momentum=0, weight_decay=0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedetf.engines import Job, Personal, SerialEngine, Trained, scoped
+from fedetf.engines import Job, Personal, SerialEngine, Trained
 from fedetf.errors import RunError
 from fedetf.methods import Scope, Server, Upload
 from fedetf.state import State, clone, defect, nbytes
@@ -83,7 +83,7 @@ class Federation:
         self.engine = SerialEngine(job)
         net = job.build_net().to(self.engine.device)
         state = net.state_dict()
-        sent = {**scoped(state, job.method, Scope.SHARED), **scoped(state, job.method, Scope.RECEIVED)}
+        sent = {**job.method.scoped(state, Scope.SHARED), **job.method.scoped(state, Scope.RECEIVED)}
         self.unsent = {name: tensor for name, tensor in state.items() if name not in sent}
         self.server = Server(clone(sent), len(job.partition), job.settings.seed, clone(job.method.server_state(net)))
         self.train_seconds = 0.0
@@ -164,7 +164,7 @@ class Federation:
     def _sound(self, trained: Iterable[Trained], record: Round) -> Iterator[Upload]:
         """Pass on the uploads that can be averaged, and keep the books of the round."""
         losses = []
-        shared = scoped(self.server.state, self.method, Scope.SHARED)
+        shared = self.method.scoped(self.server.state, Scope.SHARED)
         down = nbytes(self.server.state)
         for result in trained:
             upload = result.upload

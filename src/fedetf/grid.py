@@ -185,7 +185,7 @@ def _default_folder(planned: list[Settings]) -> Path:
 class GridProgress:
     """Is told how far the grid is; every default does nothing."""
 
-    def run_started(self, cell: Cell, number: int, total: int) -> Sequence[Listener]:  # noqa: ARG002
+    def run_started(self, cell: Cell, number: int, total: int) -> Sequence[Listener]:
         """Before each run; returns what shall listen to it."""
         return ()
 

@@ -12,13 +12,13 @@ class TensorBoard(Listener):
     def __init__(self, folder: Path):
         self._folder = folder
 
-    def started(self, federation: Federation) -> None:  # noqa: ARG002 -- the folder is made only now
+    def started(self, federation: Federation) -> None:
         """Open the event file."""
         from torch.utils.tensorboard import SummaryWriter  # a quarter of a second that other users need not wait
 
         self._writer = SummaryWriter(str(self._folder))
 
-    def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002
+    def round_done(self, record: Round, server: Server) -> None:
         """Log one round."""
         for name, value in (("loss", record.loss), ("general", record.general)):
             if value is not None:

@@ -1,7 +1,6 @@
 """The steps of a run that every engine is made of: one net, into which client after client is put."""
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -97,7 +96,7 @@ class Worker:
             method.local(client)
         upload = Upload(client_id, client.samples, method.upload(client), client.mean_loss, client.images)
         momentum = {MOMENTUM + name: tensor for name, tensor in client.momentum.items()}
-        own = scoped(self.net.state_dict(), method, Scope.PRIVATE)
+        own = method.scoped(self.net.state_dict(), Scope.PRIVATE)
         return Trained(upload, clone({**own, **client.private, **momentum}))
 
     def summarise(self, client_id: int, received: State, private: State) -> State:
@@ -159,11 +158,6 @@ class Worker:
         for name, buffer in self.net.named_buffers():
             buffer.detach().copy_(self._buffers[name])
         self.net.load_state_dict({name: received.get(name, private.get(name, t)) for name, t in self._initial.items()})
-
-
-def scoped(state: Mapping[str, Tensor], method: Method, scope: Scope) -> State:
-    """The part of a state dict that has the given scope."""
-    return {name: tensor for name, tensor in state.items() if method.scope(name) is scope}
 
 
 def _to(samples: Samples, device: torch.device) -> Samples:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedetf.config import PersonalSettings
 from fedetf.heads import Net
 from fedetf.rng import global_stream
-from fedetf.state import State, WeightedMean, clone, select
+from fedetf.state import State, WeightedMean, clone
 
 if TYPE_CHECKING:
     from fedetf.client import Client
@@ -71,7 +71,7 @@ class Method(BaseModel):
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
 
-    def personal_phases(self, settings: PersonalSettings) -> int:  # noqa: ARG002 -- methods that override it look
+    def personal_phases(self, settings: PersonalSettings) -> int:
         """How many times ``personal.epochs`` epochs the personal stage takes."""
         return 1
 
@@ -80,15 +80,19 @@ class Method(BaseModel):
         with global_stream(seed, "init-head"):
             return Net(encoder, nn.Linear(features, classes))
 
-    def scope(self, name: str) -> Scope:  # noqa: ARG002 -- likewise
+    def scope(self, name: str) -> Scope:
         """What becomes of the tensor ``name`` of the net's state dict."""
         return Scope.SHARED
 
-    def server_state(self, net: Net) -> State:  # noqa: ARG002 -- likewise
+    def scoped(self, state: Mapping[str, Tensor], scope: Scope) -> State:
+        """The part of a state dict that has the given scope."""
+        return {name: tensor for name, tensor in state.items() if self.scope(name) is scope}
+
+    def server_state(self, net: Net) -> State:
         """Further tensors that the server keeps, as they are before the first round."""
         return {}
 
-    def client_state(self, net: Net) -> State:  # noqa: ARG002 -- likewise
+    def client_state(self, net: Net) -> State:
         """Further tensors that each client keeps, as they are before its first round: ``client.private``."""
         return {}
 
@@ -102,8 +106,7 @@ class Method(BaseModel):
 
     def upload(self, client: Client) -> State:
         """What the client sends: the shared tensors."""
-        state = client.net.state_dict()
-        return clone(select(state, (name for name in state if self.scope(name) is Scope.SHARED)))
+        return clone(self.scoped(client.net.state_dict(), Scope.SHARED))
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """Fold the uploads into the server: the mean weighted by n_k (Eq. 2). With none, nothing changes."""
@@ -112,7 +115,7 @@ class Method(BaseModel):
             mean.add(upload.state, upload.samples)
         server.state.update(mean.result())
 
-    def summarise(self, client: Client) -> State:  # noqa: ARG002 -- likewise
+    def summarise(self, client: Client) -> State:
         """What a client sends once more after the last round; nothing if :meth:`finish` needs nothing."""
         return {}
 
@@ -123,7 +126,7 @@ class Method(BaseModel):
         """After the last round, make the global model the client's own: one more local training."""
         self.local(client)
 
-    def logits(self, net: Net, h: Tensor, personal: bool) -> Tensor:  # noqa: ARG002 -- likewise
+    def logits(self, net: Net, h: Tensor, personal: bool) -> Tensor:
         """What a model predicts from features h ``[B, D]``: the global one, or a client's own."""
         logits: Tensor = net.head(h)
         return logits

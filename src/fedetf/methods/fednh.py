@@ -56,7 +56,7 @@ class FedNH(Method):
         """Class, number of samples, and direction of the mean of h/‖h‖ in eval mode; 0 if features cancel out."""
         return [(c, len(h), unit(unit(h).mean(dim=0))) for c, h in client.class_features()]
 
-    def direction(self, sums: Tensor, weights: Tensor) -> Tensor:  # noqa: ARG002 -- a direction needs no weights
+    def direction(self, sums: Tensor, weights: Tensor) -> Tensor:
         """a_c from the weighted sums of means ``[C, D]`` and the sums of weights ``[C]``."""
         return unit(sums)
 

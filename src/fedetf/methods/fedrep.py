@@ -22,7 +22,7 @@ class FedRep(Method):
     summary: ClassVar = "a shared encoder and a private head, trained in turns"
     citation: ClassVar = "Collins et al., ICML 2021"
 
-    def personal_phases(self, settings: PersonalSettings) -> int:  # noqa: ARG002 -- they do not depend on it
+    def personal_phases(self, settings: PersonalSettings) -> int:
         """One for the head, one for the encoder."""
         return 2
 

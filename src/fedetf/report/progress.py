@@ -38,17 +38,17 @@ class LiveProgress(Listener):
         done = record.round - 1 + record.trained / len(record.participants)
         self._progress.update(self._task, completed=done)
 
-    def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002
+    def round_done(self, record: Round, server: Server) -> None:
         """Show what came of a round."""
         self._progress.update(self._task, completed=record.round, shown=describe(record))
 
-    def personal_done(self, personal: Personal) -> None:  # noqa: ARG002
+    def personal_done(self, personal: Personal) -> None:
         """Move the second bar by a client."""
         if len(self._progress.tasks) == 1:
             self._task = self._progress.add_task("personal models", total=self._clients, shown="")
         self._progress.update(self._task, advance=1)
 
-    def finished(self, outcome: Outcome) -> None:  # noqa: ARG002
+    def finished(self, outcome: Outcome) -> None:
         """Leave the bars as they are."""
         self.close()
 
@@ -77,14 +77,14 @@ class PlainProgress(Listener):
                 f"round {record.round}/{self._rounds}  {record.trained}/{len(record.participants)} clients"
             )
 
-    def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002
+    def round_done(self, record: Round, server: Server) -> None:
         """Print the round."""
         left = (time.monotonic() - self._began) / record.round * (self._rounds - record.round)
         clock = f"{left // 3600:.0f}:{left % 3600 // 60:02.0f}:{left % 60:02.0f}"
         self._say(f"round {record.round}/{self._rounds}  {describe(record)}  {clock} of training left")
         self._done = 0
 
-    def personal_done(self, personal: Personal) -> None:  # noqa: ARG002
+    def personal_done(self, personal: Personal) -> None:
         """Print how far the personal stage is."""
         self._done += 1
         line = f"personal models {self._done}/{self._clients}"
@@ -167,7 +167,7 @@ class _InGrid(Listener):
     def started(self, federation: Federation) -> None:
         self._steps, self._done = len(federation.schedule) + len(federation.job.partition), 0
 
-    def round_done(self, record: Round, server: Server) -> None:  # noqa: ARG002
+    def round_done(self, record: Round, server: Server) -> None:
         self._step(f"round {record.round}  {describe(record)}")
 
     def personal_done(self, personal: Personal) -> None:

@@ -98,6 +98,9 @@ def test_one_bad_run_does_not_cost_the_others(capsys: pytest.CaptureFixture[str]
     assert main(["compare", "--methods", "fedavg", "--seeds", "7", *SMALL, *flags]) == 1
     err = capsys.readouterr().err
     assert "error: 1 runs failed, the table has the others (fedavg, 99, seed 7: data.shards = 99" in err
+    assert "Failed: fedavg, 99, seed 7: data.shards = 99" in Path("grid/table.md").read_text()
+    assert "Traceback" in Path("grid/fedavg-shards=99-s7/error.part").read_text()
+    assert main(["compare", "--methods", "fedavg", "--seeds", "7", *SMALL, *flags]) == 1  # and it can be called again
     assert [row["data.shards"] for row in json.loads(Path("grid/table.json").read_text())] == ["1"]
 
 
@@ -128,6 +131,13 @@ def test_equal_budget_gives_everyone_the_same_personal_epochs() -> None:
         (["--methods", "fedavg"], "required: --seeds"),
         (["--methods", "fedavg", "--seeds", "7", "--alpha", "0.1,0"], "data.alpha"),
         (["--methods", "fedavg", "--seeds", "7", "--set", "method.mu=1"], "unknown setting 'method.mu'"),
+        (["--methods", "fedavg", "--seeds", "7", "--alpha", ","], "--alpha: no value given"),
+        (
+            ["--methods", "fedavg", "--seeds", "7", "--alpha", "0.5,0.5"],
+            "data.alpha takes one or more different values",
+        ),
+        (["--methods", "fedavg", "--seeds", "7", "--set", "seed=[1, 2]"], "use --seeds"),
+        (["--methods", "fedavg", "--seeds", "7", "--set", "method.name=[1, 2]"], "use --methods"),
     ],
 )
 def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,3 +202,75 @@ def test_own_method_in_a_comparison() -> None:
     comparison = fedetf.compare(["fedavg", "mine.py:Slow"], [7], out="grid", **OPTIONS)
     assert [line.row["method"] for line in comparison.lines] == ["fedavg", "slow"]
     assert Path("grid/slow-s7/result.json").is_file()
+
+
+def test_methods_that_share_a_name_are_refused() -> None:
+    Path("mine.py").write_text("import fedetf\n\nclass FedAvg(fedetf.Method):\n    pass\n")
+    with pytest.raises(UserError, match="two runs would both be called fedavg"):
+        fedetf.compare(["fedavg", "mine.py:FedAvg"], [7], out="grid", **OPTIONS)
+    with pytest.raises(UserError, match="takes methods by name"):
+        fedetf.compare([fedetf.Method], [7], out="grid", **OPTIONS)
+
+
+def test_an_axis_over_a_methods_number_leaves_the_others_alone() -> None:
+    _, cells = plan(["fedavg", "fedprox"], [7], None, {"method.mu": [0.1, 0.2]}, False, Path("g"))
+    assert [dict(cell.row) for cell in cells] == [
+        {"method": "fedavg", "method.mu": "-"},
+        {"method": "fedprox", "method.mu": "0.1"},
+        {"method": "fedprox", "method.mu": "0.2"},
+    ]
+
+
+def test_equal_budget_under_the_authors_fidelity() -> None:
+    settings = {"data.limit": 100, "personal.rounds": 2, "fidelity": "authors"}
+    fedetf.compare(["fedavg", "fedetf"], [7], equal_budget=True, out="grid", **{**OPTIONS, "settings": settings})
+    assert [result(f"{m}-s7")["epochs_personal"] for m in ("fedavg", "fedetf")] == pytest.approx([5, 5])
+
+
+def test_two_comparisons_do_not_work_in_one_folder() -> None:
+    class Meddler(fedetf.grid.GridProgress):
+        def run_started(self, cell, number, total):
+            with pytest.raises(UserError, match="another comparison is running in grid"):
+                fedetf.compare(["fedavg"], [7], out="grid", **OPTIONS)
+            seen.append(number)
+            return ()
+
+    seen: list[int] = []
+    fedetf.compare(["fedavg"], [7], out="grid", progress=Meddler(), **OPTIONS)
+    assert seen == [1]
+
+
+def test_an_own_method_that_was_edited_is_not_taken_for_the_old_one() -> None:
+    Path("mine.py").write_text("import fedetf\n\nclass Mine(fedetf.Method):\n    pass\n")
+    fedetf.compare(["mine.py:Mine"], [7], out="grid", **OPTIONS)
+    fedetf.compare(["mine.py:Mine"], [7], out="grid", **OPTIONS)
+    later = time.time() + 10
+    os.utime("mine.py", (later, later))
+    with pytest.raises(UserError, match=r"mine.py:Mine has changed since"):
+        fedetf.compare(["mine.py:Mine"], [7], out="grid", **OPTIONS)
+
+
+def test_a_run_killed_before_its_settings_were_whole_is_run_again() -> None:
+    Path("grid/fedavg-s7").mkdir(parents=True)
+    Path("grid/fedavg-s7/config.toml.part").write_text("")
+    assert fedetf.compare(["fedavg"], [7], out="grid", **OPTIONS).lines
+
+
+def test_places_that_are_not_folders() -> None:
+    Path("file").write_text("")
+    with pytest.raises(UserError, match="cannot write to file"):
+        fedetf.compare(["fedavg"], [7], out="file", **OPTIONS)
+    Path("grid").mkdir()
+    Path("grid/fedavg-s7").symlink_to(Path().resolve())
+    with pytest.raises(UserError, match="is not a folder of this comparison"):
+        fedetf.compare(["fedavg"], [7], out="grid", **OPTIONS)
+
+
+def test_bold_is_exact_with_three_seeds() -> None:
+    def line(method: str, *values: float) -> Line:
+        return Line({"method": method}, [7, 8, 9], list(values), [0.5] * 3, 3.0, 2**20)
+
+    text = to_markdown([line("a", 0.1, 0.2, 0.3), line("b", 0.05, 0.05, 0.05), line("c", 0.01, 0.01, 0.01)])
+    assert text.count("**") == 4 + 6  # two of the general values, and all equal personal ones
+    one = to_markdown([Line({"method": "a"}, [7], [0.5], [0.5], 1.0, 1.0)])
+    assert "| **50.00** |" in one  # of one seed there is no deviation

@@ -128,3 +128,47 @@ def test_no_update_at_all_leaves_the_server_as_it_is(method: str) -> None:
     before = {name: tensor.clone() for name, tensor in federation.server.state.items()}
     federation.method.aggregate(federation.server, [])
     assert all(torch.equal(tensor, before[name]) for name, tensor in federation.server.state.items())
+
+
+def test_keeping_momentum_works_for_every_method_and_keeps_dittos_identity() -> None:
+    settings = {**SMALL, "train.keep_momentum": True}
+    runs = {m: fedetf.run(method=m, settings=settings, **OPTIONS) for m in TEN}
+    a, b = (runs[m].model().state_dict() for m in ("fedavg", "ditto"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_client_whose_private_state_is_broken_is_refused() -> None:
+    """Ditto with an absurd λ: v_k explodes although the upload is sound."""
+    options = {**OPTIONS, "participation": 1.0, "epochs": 20}
+    with pytest.raises(fedetf.RunError, match="every update was refused"):
+        fedetf.run(method="ditto", settings={**SMALL, "method.lam": 1e5}, **options)
+
+
+def test_empty_clients_change_nothing_for_feddyn() -> None:
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(20, 5)).astype(np.float32), np.arange(20) % 2) for _ in range(2)]
+    empty = (data[0][0][:0], data[0][1][:0])
+    torch.manual_seed(0)
+    encoder = torch.nn.Linear(5, 4)
+    options = {"method": "feddyn", "model": encoder, "test": data[0], "rounds": 2, "epochs": 1}
+    a, b = (fedetf.run(data=d, **options).model().state_dict() for d in (data, [*data, empty]))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_fidelity_leaves_a_users_own_method_alone() -> None:
+    class FedProx(fedetf.Method):
+        """The user's own, which happens to have a name of ours."""
+
+    result = fedetf.run(method=FedProx, settings={**SMALL, "fidelity": "authors"}, **OPTIONS)
+    assert type(result.job.method) is FedProx
+
+
+def test_a_part_of_the_encoder_can_be_trained_alone() -> None:
+    job = fedetf.run(method="fedavg", settings=SMALL, **OPTIONS).job
+    client = Worker(job, torch.device("cpu"))._client(0, 1, Federation(job, []).server.state, {}, epochs=1, lr=0.1)
+    before = {name: tensor.clone() for name, tensor in client.net.named_parameters()}
+    client.train(job.method.loss, ["encoder.stages.1", "head"])
+    moved = {name for name, tensor in client.net.named_parameters() if not torch.equal(tensor, before[name])}
+    assert moved
+    assert all(name.startswith(("encoder.stages.1.", "head.")) for name in moved)
+    assert any(name.startswith("encoder.stages.1.") for name in moved)

@@ -68,7 +68,10 @@ def test_from_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("x = (", "cannot be imported: SyntaxError"),
         ("import nosuchpackage", "cannot be imported: ModuleNotFoundError"),
         ("Name = 3", "is not a subclass of fedetf.Method"),
-        ("", "is not a subclass of fedetf.Method"),
+        ("", "there is no 'Name' in"),
+        ("raise SystemExit(3)", "cannot be imported: SystemExit"),
+        ("raise ValueError('one\\ntwo')", "cannot be imported: ValueError: one"),
+        ("import fedetf\nclass Name(fedetf.Method):\n    smoothing = 0.1", "cannot be imported: PydanticUserError"),
     ],
 )
 def test_files_that_do_not_hold_a_method(

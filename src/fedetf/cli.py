@@ -96,11 +96,17 @@ def build_parser() -> argparse.ArgumentParser:
         commands,
         "compare",
         compare_command,
-        "methods × seeds on the same partitions, sampling lists and initial encoders, and a table of them",
+        "methods × seeds (and any flag with several values) on the same partitions and initial encoders, as a table",
         "fedetf compare --methods fedavg,fedetf --seeds 7,8,9 --alpha 0.1,0.05 --rounds 5",
     )
     _add_source(compare)
-    compare.add_argument("--methods", metavar="A,B", type=_words, required=True, help="methods, separated by commas")
+    compare.add_argument(
+        "--methods",
+        metavar="A,B",
+        type=_words,
+        required=True,
+        help="methods, separated by commas; FILE.py:NAME for your own",
+    )
     compare.add_argument("--seeds", metavar="S,T", type=_several(int), required=True, help="seeds, likewise")
     compare.add_argument(
         "--equal-budget",
@@ -156,6 +162,8 @@ def _several(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
     def parse(text: str) -> Any:
         values = [kind(word) for word in _words(text)]
+        if not values:
+            raise argparse.ArgumentTypeError("no value given")
         return values[0] if len(values) == 1 else values
 
     parse.__name__ = kind.__name__  # what argparse calls it in its messages
@@ -279,7 +287,8 @@ def compare_command(options: argparse.Namespace) -> None:
         progress.close()
     console = _console()
     if comparison.lines:
-        paths = write_tables(comparison.lines, comparison.folder)
+        paths = write_tables(comparison)
+        console.print(comparison.caption, soft_wrap=True)
         console.print(Markdown(to_markdown(comparison.lines)))
         console.print(f"files: {', '.join(map(str, paths))}", soft_wrap=True)
     if comparison.failed:

@@ -112,10 +112,12 @@ class Client:
         epochs = self.epochs if epochs is None else epochs
         if not tensors or epochs == 0 or self.samples == 0:
             return
-        encoder_meant = params is None or "encoder" in params
+        encoder_meant = params is None or any(f"{name}.".startswith("encoder.") for name in params)
         encoder_runs = not eval_frozen_encoder or (encoder_meant and not self._encoder_is_frozen())
         features = None if encoder_runs else self._frozen_features("train")
         optimiser = self._optimiser(tensors, plain, lr, momentum, weight_decay)
+        if self.settings.keep_momentum:
+            self._restore_momentum(optimiser, tensors, stream)
         self.net.train()
         self.net.encoder.train(encoder_runs)
         for batch in self._batches(epochs, stream):
@@ -132,7 +134,7 @@ class Client:
         if encoder_runs:
             self._features.clear()
         if self.settings.keep_momentum:
-            self._store_momentum(optimiser, tensors)
+            self._store_momentum(optimiser, tensors, stream)
 
     def accuracy(self) -> float | None:
         """The accuracy of the net as it is on the client's test split; None if that is empty."""
@@ -194,29 +196,29 @@ class Client:
         momentum: float | None,
         weight_decay: float | None,
     ) -> torch.optim.SGD:
-        """SGD over ``tensors``, from zero momentum unless the settings keep that of the client's last round."""
+        """SGD over ``tensors``, from zero momentum."""
         bare = self._named(plain)
         groups: list[dict[str, Any]] = [
             {"params": [tensor for name, tensor in tensors.items() if name not in bare]},
             {"params": [tensors[name] for name in bare], "momentum": 0.0, "weight_decay": 0.0},
         ]
-        optimiser = torch.optim.SGD(
+        return torch.optim.SGD(
             groups,
             lr=self.lr if lr is None else lr,
             momentum=self.settings.momentum if momentum is None else momentum,
             weight_decay=self.settings.weight_decay if weight_decay is None else weight_decay,
             fused=self.counts.device.type in ("cpu", "cuda"),
         )
-        for name, tensor in tensors.items() if self.settings.keep_momentum else ():
-            if name in self.momentum:
-                optimiser.state[tensor]["momentum_buffer"] = self.momentum[name].clone()
-        return optimiser
 
-    def _store_momentum(self, optimiser: torch.optim.SGD, tensors: dict[str, Tensor]) -> None:
+    def _restore_momentum(self, optimiser: torch.optim.SGD, tensors: dict[str, Tensor], stream: str) -> None:
+        """Begin with the momentum that these tensors had at the end of the client's last training on ``stream``."""
         for name, tensor in tensors.items():
-            buffer = optimiser.state[tensor].get("momentum_buffer")
-            if buffer is not None:
-                self.momentum[name] = buffer
+            kept = self.momentum.get(f"{stream}.{name}")
+            optimiser.state[tensor]["momentum_buffer"] = torch.zeros_like(tensor) if kept is None else kept.clone()
+
+    def _store_momentum(self, optimiser: torch.optim.SGD, tensors: dict[str, Tensor], stream: str) -> None:
+        for name, tensor in tensors.items():
+            self.momentum[f"{stream}.{name}"] = optimiser.state[tensor]["momentum_buffer"]
 
     def _batches(self, epochs: int, stream: str) -> Iterator[Tensor]:
         """Positions in the training split, reshuffled each epoch; the last batch may be smaller."""

@@ -85,7 +85,8 @@ class Federation:
         state = net.state_dict()
         sent = {**job.method.scoped(state, Scope.SHARED), **job.method.scoped(state, Scope.RECEIVED)}
         self.unsent = {name: tensor for name, tensor in state.items() if name not in sent}
-        self.server = Server(clone(sent), len(job.partition), job.settings.seed, clone(job.method.server_state(net)))
+        holders = sum(len(part) > 0 for part in job.partition.train)
+        self.server = Server(clone(sent), holders, job.settings.seed, clone(job.method.server_state(net)))
         self.train_seconds = 0.0
         self.listeners = listeners
 
@@ -147,15 +148,15 @@ class Federation:
                 sizes.append(nbytes(summary))
                 yield summary
 
-        down = nbytes(self.server.state) * self.server.clients
-        summaries = self.engine.summarise(range(self.server.clients), self.server.state)
+        down = nbytes(self.server.state) * len(self.job.partition)
+        summaries = self.engine.summarise(range(len(self.job.partition)), self.server.state)
         self.method.finish(self.server, counted(summaries))
         return sum(sizes), down
 
     def personals(self) -> Iterator[Personal]:
         """The personal stage: every client, whether it was ever sampled or not. Nothing goes back to the server."""
         if self.job.settings.personal.enabled:
-            yield from self.engine.personalise(range(self.server.clients), self.server.state)
+            yield from self.engine.personalise(range(len(self.job.partition)), self.server.state)
 
     def _is_measured(self, t: int) -> bool:
         due = t % self.job.settings.measure.every == 0 or t > len(self.schedule) - LAST
@@ -174,7 +175,7 @@ class Federation:
             record.bytes_down += down
             record.bytes_up += nbytes(upload.state)
             record.images += upload.images
-            problem = defect(upload.state, shared)
+            problem = defect(upload.state, shared) or defect(result.private, {})
             if problem is not None:
                 record.refused[upload.client] = problem
                 continue

@@ -7,19 +7,19 @@ import math
 import shutil
 import statistics
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from fedetf.api import execute, from_short, prepare, run_writers
 from fedetf.config import Settings, resolve
 from fedetf.errors import RunError, UserError
 from fedetf.federation import Listener
 from fedetf.methods import find_method, make_method
-from fedetf.runs import file_name
-
-Say = Callable[[str], None]
+from fedetf.runs import file_name, make_folder
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Comparison:
 
     folder: Path
     lines: list[Line]
+    caption: str
     failed: dict[str, str] = field(default_factory=dict)  # run -> why
 
 
@@ -100,9 +101,14 @@ def compare(
     """
     overrides = {**from_short(short), **(settings or {})}
     folder, cells = plan(methods, seeds, preset, overrides, equal_budget, None if out is None else Path(out))
-    failed = run_cells(cells, progress or GridProgress())
+    make_folder(folder)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            failed = run_cells(cells, progress or GridProgress())
+    except Timeout:
+        raise UserError(f"another comparison is running in {folder}; wait for it, or give another --out") from None
     lines = collect([cell for cell in cells if cell.done])
-    return Comparison(folder, lines, failed)
+    return Comparison(folder, lines, _caption(cells), failed)
 
 
 # --- the grid ---------------------------------------------------------------------------------------------------------
@@ -117,24 +123,38 @@ def plan(
     out: Path | None,
 ) -> tuple[Path, list[Cell]]:
     """All runs of a comparison, checked; nothing is written."""
+    if not all(isinstance(method, str) for method in methods):
+        raise UserError("a comparison takes methods by name; give your own as 'path/to/file.py:Name'")
     for name, values in (("--methods", methods), ("--seeds", seeds)):
         if not values or len(set(values)) != len(values):
             raise UserError(f"{name} takes one or more different values, separated by commas")
+    for key, flag in (("seed", "--seeds"), ("method.name", "--methods")):
+        if key in overrides:
+            raise UserError(f"{key} is an axis of its own in a comparison; use {flag}")
     axes = {key: value for key, value in overrides.items() if isinstance(value, list)}
     common = {key: value for key, value in overrides.items() if key not in axes}
+    for key, values in axes.items():
+        if not values or len(set(map(str, values))) != len(values):
+            raise UserError(f"{key} takes one or more different values")
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    planned = []
+    rows: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
     for point, method in itertools.product(points, methods):
-        section = {key: value for key, value in common.items() if _concerns(key, method, methods)}
-        chosen = {**section, **point, "method.name": method}
-        row = (("method", _short(method)), *((key, str(value)) for key, value in point.items()))
-        planned += [(row, resolve(preset, {**chosen, "seed": seed})) for seed in seeds]
+        chosen = {key: value for key, value in {**common, **point}.items() if _concerns(key, method, methods)}
+        axis_values = ((key, str(point[key]) if key in chosen else "-") for key in axes)
+        row = (("method", find_method(method).name), *axis_values)
+        chosen["method.name"] = method
+        if rows.setdefault(row, chosen) != chosen:
+            raise UserError(f"two runs would both be called {', '.join(v for _, v in row)}; give one another name")
+    planned = [(row, resolve(preset, {**chosen, "seed": s})) for row, chosen in rows.items() for s in seeds]
     if equal_budget:
         planned = _with_equal_budget(planned)
     for _, settings in planned:
         make_method(settings.method.model_dump(), settings.fidelity)
     folder = out or _default_folder([settings for _, settings in planned])
-    return folder, [Cell(row, settings, folder / _cell_name(row, settings.seed)) for row, settings in planned]
+    cells = [Cell(row, settings, folder / _cell_name(row, settings.seed)) for row, settings in planned]
+    if len({cell.folder for cell in cells}) < len(cells):
+        raise UserError("two runs would have the same folder; their names differ in signs only")
+    return folder, cells
 
 
 def _concerns(key: str, method: str, methods: Sequence[str]) -> bool:
@@ -144,10 +164,6 @@ def _concerns(key: str, method: str, methods: Sequence[str]) -> bool:
         return True
     fields = {m: find_method(m).model_fields for m in methods}
     return name in fields[method] or not any(name in known for known in fields.values())
-
-
-def _short(method: str) -> str:
-    return find_method(method).name
 
 
 def _with_equal_budget(planned: list[tuple[Any, Settings]]) -> list[tuple[Any, Settings]]:
@@ -179,6 +195,16 @@ def _default_folder(planned: list[Settings]) -> Path:
     return Path("runs") / f"compare-{file_name(planned[0].data.name)}-{digest}"
 
 
+def _caption(cells: Sequence[Cell]) -> str:
+    """What all runs have in common, unless a column says otherwise."""
+    s = cells[0].settings
+    data = f"{s.data.name}, {s.model.name}, {s.data.clients} clients, {s.data.describe()}"
+    training = f"participation {s.train.participation:g}, {s.train.rounds} rounds of {s.train.epochs} epochs"
+    rates = f"lr {s.train.lr:g}, batch {s.train.batch_size}, fidelity {s.fidelity}"
+    seeds = ", ".join(str(seed) for seed in dict.fromkeys(cell.settings.seed for cell in cells))
+    return f"{data}, {training}, {rates}; seeds {seeds}"
+
+
 # --- running it -------------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +215,7 @@ class GridProgress:
         """Before each run; returns what shall listen to it."""
         return ()
 
-    def run_ended(self, cell: Cell, outcome: str) -> None:
+    def run_ended(self, cell: Cell, number: int, total: int, outcome: str) -> None:
         """After each run: a word on how it went."""
 
 
@@ -200,7 +226,7 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
     failed = {}
     for number, cell in enumerate(cells, start=1):
         if cell.done:
-            progress.run_ended(cell, "was done before")
+            progress.run_ended(cell, number, len(cells), "was done before")
             continue
         listeners = progress.run_started(cell, number, len(cells))
         if cell.folder.exists():
@@ -208,11 +234,14 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
         try:
             job = prepare(cell.settings)
             execute(job, cell.folder, [*run_writers(cell.settings, cell.folder), *listeners])
-            progress.run_ended(cell, "done")
+            progress.run_ended(cell, number, len(cells), "done")
         except Exception as error:  # one bad run must not cost the others
             known = isinstance(error, (UserError, RunError))
-            failed[cell.name] = str(error) if known else "".join(traceback.format_exception_only(error)).strip()
-            progress.run_ended(cell, f"failed: {failed[cell.name]}")
+            reason = str(error) if known else f"{type(error).__name__}: {error}"
+            failed[cell.name] = reason.split("\n")[0]
+            make_folder(cell.folder)
+            (cell.folder / "error.part").write_text(traceback.format_exc(), "utf-8")  # .part: the run is not whole
+            progress.run_ended(cell, number, len(cells), f"failed: {failed[cell.name]}")
     return failed
 
 
@@ -220,12 +249,22 @@ def _check_same(cell: Cell) -> None:
     """Refuse a folder that holds another run than the one that shall go there."""
     if not cell.folder.exists():
         return
+    if not cell.folder.is_dir() or cell.folder.is_symlink():
+        raise UserError(f"{cell.folder} is not a folder of this comparison; give another --out")
     config = cell.folder / "config.toml"
     if not config.is_file():
-        if any(cell.folder.iterdir()):
+        if any(path.suffix != ".part" for path in cell.folder.iterdir()):
             raise UserError(f"{cell.folder} exists and is not a run of this comparison; give another --out")
     elif _completed(resolve(str(config))) != _completed(cell.settings):
         raise UserError(f"{cell.folder} holds a run with other settings; give another --out")
+    elif cell.done and _changed_since(cell.settings.method.name, config):
+        raise UserError(f"{cell.settings.method.name} has changed since {cell.folder} was made; give another --out")
+
+
+def _changed_since(method: str, config: Path) -> bool:
+    """Whether the file of a user's own method is newer than a run of it."""
+    path, colon, _ = method.rpartition(":")
+    return bool(colon) and Path(path).stat().st_mtime > config.stat().st_mtime
 
 
 def _completed(settings: Settings) -> Settings:

@@ -57,10 +57,11 @@ class RunFolder(Listener):
     def started(self, federation: Federation) -> None:
         """Write what is known before the first round."""
         self._federation = federation
-        make_folder(self.path / "checkpoints")
+        make_folder(self.path)
         self._write("config.toml", federation.job.settings.to_toml())
         self._write("partition.json", federation.job.partition.to_json())
         self._write("schedule.json", json.dumps(federation.schedule))
+        make_folder(self.path / "checkpoints")
 
     def round_done(self, record: Round, server: Server) -> None:
         """Append the round and keep the server's state."""

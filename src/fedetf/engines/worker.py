@@ -73,13 +73,16 @@ class Worker:
     def __init__(self, job: Job, device: torch.device):
         self.job = job
         self.device = device
-        self.net = job.build_net().to(device)
+        net = job.build_net()
+        with global_stream(job.settings.seed, "init-private"):  # on the CPU: the same draws whatever the device
+            own = clone(job.method.client_state(net))
+        self._client_state = {name: tensor.to(device) for name, tensor in own.items()}
+        self.net = net.to(device)
         if len(job.dataset.shape) == 3:
             self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
         self._initial = clone(self.net.state_dict())
         self._buffers = clone(dict(self.net.named_buffers()))  # those too that a state dict leaves out
         self._trainable = frozenset(name for name, tensor in self.net.named_parameters() if tensor.requires_grad)
-        self._client_state = clone(job.method.client_state(self.net))
         self._train = _to(job.dataset.train, device)
         self._test = _to(job.dataset.test, device)
         self._prepare = job.normalize(device)

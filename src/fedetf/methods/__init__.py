@@ -1,7 +1,8 @@
 """The methods, one file each."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -33,7 +34,7 @@ def make_method(section: Mapping[str, Any], fidelity: str = "paper", own: type[M
     numbers = dict(section)
     name = numbers.pop("name")
     found = own or find_method(name)
-    if fidelity == "authors":
+    if fidelity == "authors" and found is METHODS.get(name):
         found = AUTHORS.get(name, found)
     return validated(found, numbers, "method")
 
@@ -47,10 +48,11 @@ def find_method(name: str) -> type[Method]:
         return _from_file(Path(path), attribute)
     for entry in entry_points(group="fedetf.methods"):
         if entry.name == name:
-            return _checked(entry.load(), name)
+            return _checked(_loaded(entry.load, name), name)
     raise unknown("method", name, METHODS, "FILE.py:NAME of your own")
 
 
+@cache  # one version of the code for a whole comparison
 def _from_file(path: Path, attribute: str) -> type[Method]:
     if not path.is_file():
         raise UserError(f"no file {str(path)!r} to take the method {attribute!r} from; check --method FILE.py:NAME")
@@ -58,11 +60,19 @@ def _from_file(path: Path, attribute: str) -> type[Method]:
     if spec is None or spec.loader is None:
         raise UserError(f"{str(path)!r} is not a Python file; give --method FILE.py:NAME")
     module = sys.modules[spec.name] = module_from_spec(spec)  # known by name, so that its classes can be pickled
+    loader = spec.loader
+    _loaded(lambda: loader.exec_module(module), str(path))
+    if not hasattr(module, attribute):
+        raise UserError(f"there is no {attribute!r} in {path}; check --method FILE.py:NAME")
+    return _checked(getattr(module, attribute), f"{path}:{attribute}")
+
+
+def _loaded(load: Callable[[], Any], what: str) -> Any:
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file can raise
-        raise UserError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    return _checked(getattr(module, attribute, None), f"{path}:{attribute}")
+        return load()
+    except (Exception, SystemExit) as error:  # whatever a user's code can raise
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise UserError(f"{what} cannot be imported: {reason}") from error
 
 
 def _checked(found: Any, name: str) -> type[Method]:

@@ -2,7 +2,8 @@
 
 Only to see what the departures do to the printed numbers. Departures of the training itself (no decay of the learning
 rate, momentum kept from round to round) are settings, see ``config.AUTHORS``. Not copied, because they change no
-method: the 2% of the test set left out, weights n_k before the 70/30 split, the ETF's rotation, and what crashes.
+method much: the 2% of the test set left out, weights n_k before the 70/30 split, the ETF's rotation, CCVR's features in
+train mode, FedNH's first prototypes where there are more classes than features, and what crashes.
 """
 
 from __future__ import annotations
@@ -82,10 +83,9 @@ class AuthorsDitto(Ditto):
     def client_state(self, net: Net) -> State:
         """An initial v_k that has nothing to do with the global model's."""
         before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-        with global_stream(0, "init-private"):
-            for module in net.modules():
-                if callable(getattr(module, "reset_parameters", None)):
-                    module.reset_parameters()  # type: ignore[operator]  # a method of torch's layers
+        for module in net.modules():
+            if callable(getattr(module, "reset_parameters", None)):
+                module.reset_parameters()  # type: ignore[operator]  # a method of torch's layers
         state = {f"v.{name}": tensor.clone() for name, tensor in net.state_dict().items()}
         net.load_state_dict(before)
         return state
@@ -159,7 +159,7 @@ class AuthorsCCVR(CCVR):
             noise = torch.randn(self.samples, len(mean), generator=stream, dtype=mean.dtype)
             features.append(mean + noise * deviation)
             labels += [c] * self.samples
-        return torch.cat(features), torch.tensor(labels)
+        return torch.cat(features) if features else torch.empty(0, 0), torch.tensor(labels, dtype=torch.int64)
 
 
 class AuthorsFedProto(FedProto):
@@ -203,7 +203,8 @@ class AuthorsFedETF(FedETF):
         client.note_accuracy()
         client.train(self.loss)
         client.note_accuracy()
-        turn = partial(client.train, plain_loss, epochs=3, eval_frozen_encoder=False)
+        epochs = 3 if settings.epochs is None else settings.epochs
+        turn = partial(client.train, plain_loss, epochs=epochs, eval_frozen_encoder=False)
         for _ in range(settings.rounds):
             turn(["head.V"], lr=settings.lr_etf, momentum=0, weight_decay=0)
             if self.projection:

@@ -34,7 +34,7 @@ class Server:
     """What the server keeps between rounds."""
 
     state: State  # what clients receive: the SHARED and RECEIVED tensors of the net
-    clients: int  # K, all of them
+    clients: int  # K, all that hold data
     seed: int = 0
     own: State = field(default_factory=dict)  # what it keeps to itself, see Method.server_state
     round: int = 0

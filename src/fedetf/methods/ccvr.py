@@ -59,7 +59,7 @@ class CCVR(Method):
         x, y = x.to(weight), y.to(weight.device)
         stream = torch_stream(server.seed, "calibration")
         optimiser = torch.optim.SGD([weight, bias], lr=self.lr)
-        for _ in range(self.epochs):
+        for _ in range(self.epochs if len(y) else 0):
             for batch in torch.randperm(len(y), generator=stream).to(y.device).split(BATCH):
                 optimiser.zero_grad()
                 F.cross_entropy(F.linear(x[batch], weight, bias), y[batch]).backward()
@@ -115,7 +115,7 @@ class PooledGaussians:
             noise = torch.randn(samples, len(values), generator=stream, dtype=values.dtype).to(values.device)
             features.append(self.means[c] + (noise * values.clamp(min=0).sqrt()) @ vectors.T)
             labels += [c] * samples
-        return torch.cat(features), torch.tensor(labels)
+        return torch.cat(features) if features else torch.empty(0, 0), torch.tensor(labels, dtype=torch.int64)
 
 
 def _covariance(h: Tensor) -> Tensor:

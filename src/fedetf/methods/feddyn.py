@@ -56,7 +56,8 @@ class FedDyn(Method):
         """h ← h − (α/K) Σ (w_k − wᵗ) over the participants, K being all clients; w ← mean − h/α."""
         mean = WeightedMean()
         for upload in uploads:
-            mean.add(upload.state, 1.0)
+            if upload.samples:
+                mean.add(upload.state, 1.0)
         averages = mean.result()
         for name, h in server.own.items() if averages else ():
             h -= self.alpha * mean.weight / server.clients * (averages[name] - server.state[name])

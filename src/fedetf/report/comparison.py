@@ -3,19 +3,22 @@
 import csv
 import io
 import json
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedetf.grid import Line
+from fedetf.grid import Comparison, Line
 from fedetf.state import write_whole
 
 BEST = 2  # so many of each setting are in bold, as in the paper's tables
 
 
-def write_tables(lines: Sequence[Line], folder: Path) -> list[Path]:
+def write_tables(comparison: Comparison) -> list[Path]:
     """Write the three files and return where they are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    contents = {"table.md": to_markdown(lines), "table.csv": to_csv(lines), "table.json": to_json(lines)}
+    lines, folder = comparison.lines, comparison.folder
+    failed = "".join(f"\nFailed: {run}: {why}\n" for run, why in comparison.failed.items())
+    note = f"\n{comparison.caption}. Mean±standard deviation (population) over seeds, best two in bold.\n{failed}"
+    contents = {"table.md": to_markdown(lines) + note, "table.csv": to_csv(lines), "table.json": to_json(lines)}
     for name, text in contents.items():
         write_whole(folder / name, text.encode())
     return [folder / name for name in contents]
@@ -44,8 +47,9 @@ def _marked(lines: Sequence[Line], values: Callable[[Line], list[float]]) -> lis
             cells.append("-")
             continue
         rivals = [other for other in lines if _setting(other) == _setting(line) and values(other)]
-        means = sorted((sum(values(r)) / len(values(r)) for r in rivals), reverse=True)
-        text = f"{100 * spread[0]:.2f}±{100 * spread[1]:.2f}"
+        means = sorted((statistics.mean(values(rival)) for rival in rivals), reverse=True)
+        deviation = f"±{100 * spread[1]:.2f}" if len(values(line)) > 1 else ""
+        text = f"{100 * spread[0]:.2f}{deviation}"
         cells.append(f"**{text}**" if spread[0] >= means[:BEST][-1] else text)
     return cells
 

@@ -122,9 +122,9 @@ class LiveGrid(GridProgress):
         self._progress.reset(self._current, description=cell.name, visible=True, shown="")
         return [_InGrid(lambda share, text: self._progress.update(self._current, completed=share, shown=text))]
 
-    def run_ended(self, cell: Cell, outcome: str) -> None:
+    def run_ended(self, cell: Cell, number: int, total: int, outcome: str) -> None:
         """Leave a line about it above the bars."""
-        self._progress.console.print(f"{cell.name}: {outcome}", soft_wrap=True)
+        self._progress.console.print(f"[{number}/{total}] {cell.name}: {outcome}", soft_wrap=True, markup=False)
 
     def close(self) -> None:
         """Give the terminal back."""
@@ -138,16 +138,14 @@ class PlainGrid(GridProgress):
     def __init__(self, console: Console):
         self._console = console
         self._said = time.monotonic()
-        self._place = ""
 
     def run_started(self, cell: Cell, number: int, total: int) -> Sequence[Listener]:
         """Listen to the run that begins."""
-        self._place = f"[{number}/{total}] "
-        return [_InGrid(lambda _, text: self._say_now_and_then(f"{self._place}{cell.name}: {text}"))]
+        return [_InGrid(lambda _, text: self._say_now_and_then(f"[{number}/{total}] {cell.name}: {text}"))]
 
-    def run_ended(self, cell: Cell, outcome: str) -> None:
+    def run_ended(self, cell: Cell, number: int, total: int, outcome: str) -> None:
         """Print how it went."""
-        self._console.print(f"{self._place}{cell.name}: {outcome}", soft_wrap=True, markup=False)
+        self._console.print(f"[{number}/{total}] {cell.name}: {outcome}", soft_wrap=True, markup=False)
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -8,6 +8,8 @@ import fedetf
 from fedetf.methods import METHODS
 from fedetf.methods.ccvr import PooledGaussians, _covariance
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {"method": "ccvr", "clients": 4, "alpha": 0.3, "rounds": 2, "epochs": 1}
 
 

@@ -189,11 +189,13 @@ def test_help_has_an_example_and_does_not_wait_for_torch(command: list[str]) -> 
     assert "example: fedetf" in done.stdout
 
 
+@pytest.mark.slow
 def test_module_and_exit_status() -> None:
     assert fedetf("list", "presets").returncode == 0
     assert fedetf("run", "--alpha", "0").returncode == 2
 
 
+@pytest.mark.slow
 def test_interrupted_run_keeps_what_was_done() -> None:
     command = [sys.executable, "-m", "fedetf", "run", "--rounds", "500", "--out", "r", "--set", "data.limit=300"]
     with subprocess.Popen(
@@ -213,6 +215,7 @@ def test_interrupted_run_keeps_what_was_done() -> None:
     assert not Path("r/result.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["list settings", "list settings --json", "partition --clients 300 --set data.partition=iid"]
 )

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -18,7 +20,6 @@ def test_short_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert personal > 90
 
 
-@pytest.mark.slow
 def test_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The demo's own code on one seed of a smaller preset: the table, both pictures and the run folders."""
     monkeypatch.chdir(tmp_path)

@@ -8,6 +8,8 @@ import fedetf
 from fedetf.federation import Federation
 from fedetf.methods import METHODS, Method
 
+pytestmark = pytest.mark.slow
+
 CENTRES = [-1.0, 3.0]
 
 

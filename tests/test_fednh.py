@@ -8,6 +8,8 @@ from fedetf.engines.worker import Worker
 from fedetf.heads import PrototypeHead
 from fedetf.methods import METHODS, Server, Upload
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {"method": "fednh", "clients": 4, "participation": 0.5, "rounds": 2, "epochs": 1}
 
 

@@ -8,6 +8,8 @@ from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
 from fedetf.methods import METHODS, Server, Upload
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {"method": "fedproto", "clients": 4, "participation": 0.5, "rounds": 2, "epochs": 1}
 
 

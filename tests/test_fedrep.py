@@ -1,9 +1,12 @@
 """FedRep: what travels, what stays, and what each phase moves."""
 
+import pytest
 import torch
 
 import fedetf
 from fedetf.engines.worker import Worker
+
+pytestmark = pytest.mark.slow
 
 OPTIONS = {"method": "fedrep", "clients": 4, "participation": 0.5, "rounds": 2, "epochs": 1}
 

@@ -1,11 +1,14 @@
 """FedRoD: the private head never touches the rest."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 
 import fedetf
 from fedetf.engines.worker import Worker
 from fedetf.losses import balanced_cross_entropy
+
+pytestmark = pytest.mark.slow
 
 OPTIONS = {"method": "fedrod", "clients": 3, "rounds": 2, "epochs": 1}
 

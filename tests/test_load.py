@@ -326,6 +326,7 @@ def test_digits_and_paths_do_not_look_at_fedetf_data(folder: Path, monkeypatch: 
 REAL = Path(os.environ.get("FEDETF_TEST_DATA", "../shared/data"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs real images in ../shared/data or $FEDETF_TEST_DATA")
 @pytest.mark.parametrize(
     ("name", "classes", "shape", "test"),

@@ -16,6 +16,8 @@ from fedetf.models.efficientnet import DropConnect, MBConv, SqueezeExcite
 from fedetf.models.mobilenetv2 import InvertedResidual
 from fedetf.models.resnet import BasicBlock
 
+pytestmark = pytest.mark.slow
+
 NAMES = [
     "cnn",
     "mlp",

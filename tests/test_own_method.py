@@ -12,6 +12,8 @@ from fedetf import UserError
 from fedetf.cli import main
 from fedetf.methods import find_method
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parent.parent / "examples" / "own_method.py"
 SMALL = ["--clients", "3", "--rounds", "1", "--epochs", "1", "--set", "data.limit=100"]
 

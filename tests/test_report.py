@@ -9,7 +9,7 @@ from rich.console import Console
 import fedetf
 from fedetf.data import Partition
 from fedetf.report.figures import accuracy_figure, partition_figure, save_figure
-from fedetf.report.progress import LiveProgress, PlainProgress, make_progress
+from fedetf.report.progress import LiveGrid, LiveProgress, PlainProgress, make_grid_progress, make_progress
 from fedetf.report.tables import partition_table, percent, result_table
 
 
@@ -80,3 +80,19 @@ def test_accuracy_figure_draws_the_mean_of_the_seeds() -> None:
     np.testing.assert_allclose(second.get_ydata(), [50, 60])
     assert first.get_label() == "a (mean and range of 2 seeds)"
     assert first.get_marker() != second.get_marker()
+
+
+def test_live_view_of_a_comparison(tmp_path) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, highlight=False)
+    view = make_grid_progress(console)
+    assert isinstance(view, LiveGrid)
+    settings = {"data.limit": 100, "personal.rounds": 1}
+    for _ in range(2):
+        fedetf.compare(
+            ["fedavg"], [7], clients=3, rounds=1, epochs=1, settings=settings, out=tmp_path / "grid", progress=view
+        )
+    view.close()
+    text = console.file.getvalue()
+    assert "[1/1] fedavg, seed 7: done" in text
+    assert "[1/1] fedavg, seed 7: was done before" in text
+    assert "personal model" in text

@@ -124,6 +124,7 @@ class LiveGrid(GridProgress):
 
     def run_ended(self, cell: Cell, number: int, total: int, outcome: str) -> None:
         """Leave a line about it above the bars."""
+        self._progress.update(self._runs, total=total, completed=number, shown=f"{number}/{total}")
         self._progress.console.print(f"[{number}/{total}] {cell.name}: {outcome}", soft_wrap=True, markup=False)
 
     def close(self) -> None:

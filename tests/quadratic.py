@@ -32,7 +32,7 @@ def quadratic(
 ) -> Federation:
     """A federation of ``method`` in which client k pulls w towards centres[k]; each epoch is one full-batch step."""
 
-    class OnNumbers(method):  # type: ignore[valid-type, misc]  # a base class that is an argument
+    class OnNumbers(method):
         def build(self, encoder, features, classes, seed):
             return Net(encoder, Number(start))
 

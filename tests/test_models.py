@@ -261,7 +261,7 @@ def test_channels_last_gives_the_same_features(name: str) -> None:
     images = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     with torch.no_grad():
         expected = encoder(images)
-        encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        encoder.to(memory_format=torch.channels_last)
         assert_equal_to_rounding(encoder(images.to(memory_format=torch.channels_last)), expected)
 
 

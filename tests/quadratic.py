@@ -7,7 +7,7 @@ from torch import nn
 from fedetf.config import resolve
 from fedetf.data import Dataset, Samples
 from fedetf.data.partition import split_parts
-from fedetf.engines import Job
+from fedetf.engines.job import Job
 from fedetf.federation import Federation
 from fedetf.heads import Net
 from fedetf.methods import Method

@@ -6,7 +6,7 @@ from conftest import blobs
 from torch import nn
 
 import fedetf
-from fedetf.engines import Job
+from fedetf.engines.job import Job
 from fedetf.engines.worker import Worker
 from fedetf.errors import RunError
 from fedetf.federation import Federation, Listener

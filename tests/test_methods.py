@@ -8,7 +8,7 @@ import torch
 
 import fedetf
 from fedetf.cli import main
-from fedetf.engines import Job
+from fedetf.engines.job import Job
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
 from fedetf.methods import METHODS

@@ -11,12 +11,13 @@ from torch import nn
 from fedetf.config import MethodSettings, Settings, resolve
 from fedetf.data import Dataset, Partition, load_dataset, make_partition, make_schedule
 from fedetf.data.own import Pair, from_clients
-from fedetf.engines import Job
+from fedetf.engines.job import Job
+from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.heads import Net
 from fedetf.methods import Method, make_method
-from fedetf.runs import RunFolder
+from fedetf.runs import RunFolder, check_free, last_attempt, locked
 from fedetf.state import load_state
 from fedetf.tracking import TensorBoard
 
@@ -162,12 +163,59 @@ def run(
     names = {"method": own.name if own else method, "model": type(model).__name__ if encoder is not None else model}
     resolved = resolve(preset, {**from_short({**short, **names}), **(settings or {})})
     folder = None if out is None else Path(out)
-    writers = run_writers(resolved, folder)
+    if folder is not None:
+        check_free(folder)  # said at once, and nothing is written before the run starts
     if data is None:
         job = prepare(resolved, encoder, own)
     else:
         job = prepare_own(resolved, data, test, encoder, own)
-    return execute(job, folder, [*writers, *listeners])
+    return execute(job, folder, listeners)
+
+
+def resume(
+    folder: str | os.PathLike[str],
+    *,
+    data: Sequence[Pair] | None = None,
+    test: Pair | None = None,
+    method: type[Method] | None = None,
+    model: nn.Module | None = None,
+    settings: Mapping[str, Any] | None = None,
+    listeners: Sequence[Listener] = (),
+) -> Result:
+    """Go on with a run where it stopped, to the same bits as if it had never stopped.
+
+    Parameters
+    ----------
+    folder:
+        The ``out`` of the run.
+    data, test, method, model:
+        The same objects that the run was given, if it was given any: a folder holds no data and no code.
+    settings:
+        Only of ``engine.*``: which engine runs the rest, and with how many workers.
+    listeners:
+        As for :func:`run`.
+    """
+    path = Path(folder)
+    resolved = run_settings(path, settings or {}, own_data=data is not None)
+    if data is not None:
+        job = prepare_own(resolved, data, test, model, method)
+    else:
+        job = prepare(resolved, model, method)
+    return go_on(job, path, listeners)
+
+
+def run_settings(folder: Path, engine: Mapping[str, Any], own_data: bool = False) -> Settings:
+    """The settings that a run folder holds, with others for the engine."""
+    config = folder / "config.toml"
+    if not config.is_file():
+        raise UserError(f"{folder} is no run folder: there is no config.toml in it")
+    strangers = [key for key in engine if not key.startswith("engine.")]
+    if strangers:
+        raise UserError(f"a run goes on with the settings it began with, so leave out: {', '.join(strangers)}")
+    settings = resolve(str(config), engine)
+    if settings.data.partition == "given" and not own_data:
+        raise UserError(f"{folder} was run on data given in Python; go on with fedetf.resume(folder, data=[...])")
+    return settings
 
 
 def from_short(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,13 +224,6 @@ def from_short(flags: Mapping[str, Any]) -> dict[str, Any]:
         if name not in SHORT:
             raise UserError(f"unknown setting {name!r}; choose from {', '.join(SHORT)}, or use settings={{...}}")
     return {SHORT[name]: value for name, value in flags.items() if value is not None}
-
-
-def run_writers(settings: Settings, out: Path | None) -> list[Listener]:
-    """What writes the run folder; says at once if ``out`` is in use, and writes nothing before the run starts."""
-    if out is None:
-        return []
-    return [RunFolder(out), *([TensorBoard(out / "tensorboard")] if settings.measure.tensorboard else [])]
 
 
 def prepare(settings: Settings, encoder: nn.Module | None = None, own: type[Method] | None = None) -> Job:
@@ -218,8 +259,28 @@ def _job(settings: Settings, method: Method, dataset: Dataset, partition: Partit
     return job
 
 
-def execute(job: Job, folder: Path | None, listeners: Sequence[Listener]) -> Result:
-    """Run a prepared job; ``folder`` is where the listeners write it to, if any do."""
+def execute(job: Job, folder: Path | None, listeners: Sequence[Listener], resumed: bool = False) -> Result:
+    """Run a prepared job and write it to ``folder``, if there is one; ``resumed``: only what is missing there."""
     train = job.settings.train
     schedule = make_schedule(len(job.partition), train.participation, train.rounds, job.settings.seed)
-    return Result(job, Federation(job, schedule, listeners).run(), schedule, folder)
+    with locked(folder):
+        attempt = last_attempt(folder, len(job.partition)) if folder is not None and resumed else None
+        private = PrivateStates(None if folder is None else folder / "clients")
+        federation = Federation(job, schedule, [*_writers(job.settings, folder), *listeners], private)
+        if attempt is not None:
+            attempt.put_into(federation)
+        return Result(job, federation.run(), schedule, folder)
+
+
+def go_on(job: Job, folder: Path, listeners: Sequence[Listener]) -> Result:
+    """Run what is missing of the run in ``folder``; the job is that of its settings."""
+    written = folder / "partition.json"
+    if written.is_file() and written.read_text("utf-8") != job.partition.to_json():
+        raise UserError(f"the data are not those that {folder} was made with: its partition.json differs")
+    return execute(job, folder, listeners, resumed=True)
+
+
+def _writers(settings: Settings, folder: Path | None) -> list[Listener]:
+    if folder is None:
+        return []
+    return [RunFolder(folder), *([TensorBoard(folder / "tensorboard")] if settings.measure.tensorboard else [])]

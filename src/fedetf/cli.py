@@ -1,27 +1,35 @@
 """The command line: parse, call, print. What is slow to import is imported by the command that needs it."""
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedetf import __version__
-from fedetf.errors import RunError, UserError
+from fedetf.errors import RunError, StepError, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedetf.api import Result
     from fedetf.config import Settings
+    from fedetf.engines.job import Job
+    from fedetf.federation import Listener
 
 Command = Callable[[argparse.Namespace], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    with contextlib.suppress(ValueError):  # not in the main thread, where nobody sends signals
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
         options = build_parser().parse_args(arguments)
         with warnings.catch_warnings():
@@ -39,7 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _interrupt(*_: Any) -> NoReturn:
+    """SIGTERM is taken like Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 def _fail(error: Exception, status: int) -> int:
+    if isinstance(error, StepError) and error.__cause__ is not None:
+        traceback.print_exception(error.__cause__)
     print(f"error: {error}", file=sys.stderr)
     return status
 
@@ -91,6 +106,16 @@ def build_parser() -> argparse.ArgumentParser:
     _add_training_flags(run)
     _add_seed(run)
     _add_out(run, "folder for the run (default: runs/<dataset>-<method>-s<seed>-<time>)")
+
+    resume = _command(
+        commands,
+        "resume",
+        resume_command,
+        "go on with a run where it stopped, to the same bits as if it had never stopped",
+        "fedetf resume runs/first",
+    )
+    resume.add_argument("folder", metavar="DIR", type=_folder, help="the folder of the run")
+    _add_engine_flags(resume)
 
     compare = _command(
         commands,
@@ -187,9 +212,19 @@ def _add_training_flags(parser: argparse.ArgumentParser, several: bool = False) 
     flags.add_argument("--participation", metavar="R", type=kind(float), help="share of the clients in each round")
     flags.add_argument("--rounds", metavar="T", type=kind(int), help="communication rounds")
     flags.add_argument("--epochs", metavar="E", type=kind(int), help="local epochs a round")
-    flags.add_argument("--engine", metavar="ENGINE", help="where client steps run: serial")
-    flags.add_argument("--workers", metavar="N", type=int, help="workers of the engine")
+    _add_engine_flags(flags)
     flags.add_argument("--device", metavar="D", help="cpu, cuda, mps or auto (the default)")
+
+
+def _add_engine_flags(flags: argparse._ActionsContainer) -> None:
+    flags.add_argument(
+        "--engine",
+        metavar="ENGINE",
+        help="where client steps run: serial, processes (the default on a CPU) or ray; results are the same",
+    )
+    flags.add_argument(
+        "--workers", metavar="N", type=int, help="how many work side by side (default: one for each core)"
+    )
 
 
 def _itself(kind: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -231,24 +266,51 @@ def _settings(options: argparse.Namespace) -> "Settings":
 
 def run_command(options: argparse.Namespace) -> None:
     """``fedetf run``."""
+    settings = _settings(options)
+    _start_early(settings)
+    from fedetf.api import execute
+    from fedetf.runs import check_free, default_folder
+
+    out = options.out or default_folder(settings, settings.method.name)
+    check_free(out)
+    _show_run(settings, out, lambda job, listeners: execute(job, out, listeners))
+
+
+def resume_command(options: argparse.Namespace) -> None:
+    """``fedetf resume``."""
+    from fedetf.api import from_short, go_on, run_settings
+
+    folder: Path = options.folder
+    engine = {name: getattr(options, name) for name in ("engine", "workers")}
+    settings = run_settings(folder, from_short(engine))
+    _start_early(settings)
+    _show_run(settings, folder, lambda job, listeners: go_on(job, folder, listeners))
+
+
+def _start_early(settings: "Settings") -> None:
+    """Let the process that makes workers import what it needs while this one does the same."""
+    if settings.engine.name in ("auto", "processes"):
+        from fedetf.engines.forkserver import fork_server
+
+        fork_server()
+
+
+def _show_run(settings: "Settings", out: Path, work: "Callable[[Job, list[Listener]], Result]") -> None:
+    """Load the data, do the work with progress shown, and print what came of it."""
     from rich.console import Console
 
-    from fedetf.api import execute, prepare, run_writers
+    from fedetf.api import prepare
     from fedetf.report.progress import make_progress
     from fedetf.report.tables import describe_job, result_table
-    from fedetf.runs import default_folder
 
-    settings = _settings(options)
-    out = options.out or default_folder(settings, settings.method.name)
-    writers = run_writers(settings, out)
     terminal = Console(stderr=True, highlight=False)
     with terminal.status(f"loading {settings.data.name}"):  # seen on a terminal only, and gone when it is done
         job = prepare(settings)
     progress = make_progress(terminal)
     try:
-        result = execute(job, out, [*writers, progress])
+        result = work(job, [progress])
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"what was done is saved in {out}") from None
+        raise KeyboardInterrupt(f"what was done is saved; go on with: fedetf resume {out}") from None
     finally:
         progress.close()
     console = _console()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from fedetf.data.samples import Samples
 from fedetf.heads import Net
 from fedetf.measure.accuracy import count_correct
 from fedetf.rng import torch_stream
+from fedetf.sgd import SGD
 from fedetf.state import State
 
 Loss = Callable[["Client", Tensor, Tensor], Tensor]
@@ -115,18 +116,20 @@ class Client:
         encoder_meant = params is None or any(f"{name}.".startswith("encoder.") for name in params)
         encoder_runs = not eval_frozen_encoder or (encoder_meant and not self._encoder_is_frozen())
         features = None if encoder_runs else self._frozen_features("train")
-        optimiser = self._optimiser(tensors, plain, lr, momentum, weight_decay)
+        optimisers = self._optimisers(tensors, plain, lr, momentum, weight_decay)
         if self.settings.keep_momentum:
-            self._restore_momentum(optimiser, tensors, stream)
+            self._restore_momentum(optimisers, tensors, stream)
         self.net.train()
         self.net.encoder.train(encoder_runs)
         for batch in self._batches(epochs, stream):
             with torch.enable_grad(), _lone_sample_safe(self.net, len(batch)):
                 h = self.net.encoder(self._inputs(batch)) if features is None else features[batch]
                 value = loss(self, h, self._data.y[self._train[batch]])
-            optimiser.zero_grad()
+            for optimiser in optimisers:
+                optimiser.zero_grad()
             value.backward()
-            optimiser.step()
+            for optimiser in optimisers:
+                optimiser.step()
             self.images += len(batch)
             if stream == "batches":
                 self._loss_sum += value.detach() * len(batch)
@@ -134,7 +137,7 @@ class Client:
         if encoder_runs:
             self._features.clear()
         if self.settings.keep_momentum:
-            self._store_momentum(optimiser, tensors, stream)
+            self._store_momentum(optimisers, tensors, stream)
 
     def accuracy(self) -> float | None:
         """The accuracy of the net as it is on the client's test split; None if that is empty."""
@@ -188,37 +191,36 @@ class Client:
             if name in params or (name in self._trainable and name.startswith(inside))
         }
 
-    def _optimiser(
+    def _optimisers(
         self,
         tensors: dict[str, Tensor],
         plain: Sequence[str],
         lr: float | None,
         momentum: float | None,
         weight_decay: float | None,
-    ) -> torch.optim.SGD:
-        """SGD over ``tensors``, from zero momentum."""
+    ) -> list[SGD]:
+        """SGD over ``tensors``, from zero momentum; those that ``plain`` names without momentum and weight decay."""
         bare = self._named(plain)
-        groups: list[dict[str, Any]] = [
-            {"params": [tensor for name, tensor in tensors.items() if name not in bare]},
-            {"params": [tensors[name] for name in bare], "momentum": 0.0, "weight_decay": 0.0},
-        ]
-        return torch.optim.SGD(
-            groups,
-            lr=self.lr if lr is None else lr,
-            momentum=self.settings.momentum if momentum is None else momentum,
-            weight_decay=self.settings.weight_decay if weight_decay is None else weight_decay,
-            fused=self.counts.device.type in ("cpu", "cuda"),
-        )
+        lr = self.lr if lr is None else lr
+        momentum = self.settings.momentum if momentum is None else momentum
+        weight_decay = self.settings.weight_decay if weight_decay is None else weight_decay
+        usual = SGD([tensor for name, tensor in tensors.items() if name not in bare], lr, momentum, weight_decay)
+        return [usual, SGD([tensors[name] for name in bare], lr)] if bare else [usual]
 
-    def _restore_momentum(self, optimiser: torch.optim.SGD, tensors: dict[str, Tensor], stream: str) -> None:
+    def _restore_momentum(self, optimisers: list[SGD], tensors: dict[str, Tensor], stream: str) -> None:
         """Begin with the momentum that these tensors had at the end of the client's last training on ``stream``."""
-        for name, tensor in tensors.items():
-            kept = self.momentum.get(f"{stream}.{name}")
-            optimiser.state[tensor]["momentum_buffer"] = torch.zeros_like(tensor) if kept is None else kept.clone()
+        names = {id(tensor): f"{stream}.{name}" for name, tensor in tensors.items()}
+        for optimiser in optimisers:
+            kept = [self.momentum.get(names[id(tensor)]) for tensor in optimiser.tensors]
+            pairs = zip(optimiser.tensors, kept, strict=True)
+            optimiser.momenta = [None if m is None else torch.empty_like(tensor).copy_(m) for tensor, m in pairs]
 
-    def _store_momentum(self, optimiser: torch.optim.SGD, tensors: dict[str, Tensor], stream: str) -> None:
-        for name, tensor in tensors.items():
-            self.momentum[f"{stream}.{name}"] = optimiser.state[tensor]["momentum_buffer"]
+    def _store_momentum(self, optimisers: list[SGD], tensors: dict[str, Tensor], stream: str) -> None:
+        names = {id(tensor): f"{stream}.{name}" for name, tensor in tensors.items()}
+        for optimiser in optimisers:
+            for tensor, momentum in zip(optimiser.tensors, optimiser.momenta, strict=True):
+                if momentum is not None:
+                    self.momentum[names[id(tensor)]] = momentum
 
     def _batches(self, epochs: int, stream: str) -> Iterator[Tensor]:
         """Positions in the training split, reshuffled each epoch; the last batch may be smaller."""

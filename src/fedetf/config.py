@@ -113,10 +113,14 @@ class PersonalSettings(Section):
 class EngineSettings(Section):
     """Where client steps run."""
 
-    name: Literal["serial"] = Field("serial", description="one client after the other, in this process")
-    workers: Annotated[int, Field(ge=1, le=1)] = Field(1, description="the serial engine has one worker")
+    name: Literal["auto", "serial", "processes", "ray"] = Field(
+        "auto", description="one after the other here, worker processes, or a Ray cluster; auto: processes on a CPU"
+    )
+    workers: Count | None = Field(None, description="how many work side by side; left out: one for each core")
     device: str = Field("auto", description="cpu, cuda, cuda:1, mps; auto takes the first there is")
     threads: Count = Field(1, description="CPU threads of a worker; results can depend on it in the last bits")
+    checkpoint: Count = Field(1, description="a checkpoint after so many rounds, and after the last")
+    address: str | None = Field(None, description="of a Ray cluster, for example 'auto'; left out: one on this machine")
 
 
 class MeasureSettings(Section):

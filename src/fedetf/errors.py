@@ -18,3 +18,7 @@ def unknown(kind: str, name: str, known: Iterable[str], also: str = "") -> UserE
 
 class RunError(RuntimeError):
     """A run that cannot go on, through no fault of the settings' form. One line; the command line exits with 1."""
+
+
+class StepError(RunError):
+    """An error inside a step of a client. The message names the client and the round; the cause has the traceback."""

@@ -4,12 +4,16 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from fedetf.engines import Job, Personal, SerialEngine, Trained
+from fedetf.engines.job import Job
+from fedetf.engines.make import make_engine
+from fedetf.engines.private import PrivateStates
+from fedetf.engines.steps import Personal, Trained
 from fedetf.errors import RunError
 from fedetf.methods import Scope, Server, Upload
 from fedetf.state import State, clone, defect, nbytes
@@ -76,33 +80,44 @@ class Listener:
 class Federation:
     """A server and an engine that runs its clients."""
 
-    def __init__(self, job: Job, schedule: list[list[int]], listeners: Sequence[Listener] = ()):
+    def __init__(
+        self,
+        job: Job,
+        schedule: list[list[int]],
+        listeners: Sequence[Listener] = (),
+        private: PrivateStates | None = None,
+    ):
         self.job = job
         self.method = job.method
         self.schedule = schedule
-        self.engine = SerialEngine(job)
+        self.private = private or PrivateStates()
+        self.engine = make_engine(job, self.private)
         net = job.build_net().to(self.engine.device)
         state = net.state_dict()
         sent = {**job.method.scoped(state, Scope.SHARED), **job.method.scoped(state, Scope.RECEIVED)}
         self.unsent = {name: tensor for name, tensor in state.items() if name not in sent}
         holders = sum(len(part) > 0 for part in job.partition.train)
         self.server = Server(clone(sent), holders, job.settings.seed, clone(job.method.server_state(net)))
+        self.records: list[Round] = []  # one for each round that is done
+        self.personals: dict[int, Personal] = {}  # one for each client whose personal stage is done, less the model
         self.train_seconds = 0.0
         self.listeners = listeners
 
     def run(self) -> Outcome:
-        """All rounds, then the personal stage of every client."""
-        with cpu_threads(self.job.settings.engine.threads):
-            return self._run()
+        """All rounds, then the personal stage of every client; what was done before is not done again."""
+        try:
+            with cpu_threads(self.job.settings.engine.threads):
+                return self._run()
+        finally:
+            self.engine.close()
 
     def _run(self) -> Outcome:
         for listener in self.listeners:
             listener.started(self)
-        records = []
         for record in self.rounds():
-            records.append(record)
             for listener in self.listeners:
                 listener.round_done(record, self.server)
+        records = self.records
         general = records[-1].general
         last5 = mean([r.general for r in records[-LAST:] if r.general is not None])
         up, down = sum(r.bytes_up for r in records), sum(r.bytes_down for r in records)
@@ -110,34 +125,55 @@ class Federation:
             more_up, more_down = self._finish()
             general = last5 = self.engine.evaluate(self.server.state)
             up, down = up + more_up, down + more_down
-        accuracies, curves, epochs = [], [], []
-        for personal in self.personals():
-            accuracies.append(personal.accuracy)
-            curves.append(personal.curve)
-            epochs.append(personal.epochs)
-            for listener in self.listeners:
-                listener.personal_done(personal)
-        curve = [sum(step) / len(step) for step in zip(*filter(None, curves), strict=True)]
-        model = {**self.unsent, **self.server.state}
-        spent = mean(epochs) or 0.0
-        outcome = Outcome(records, general, last5, up, down, model, accuracies, curve, spent, self.train_seconds)
+        self._personalise()
+        personals = [self.personals[client] for client in sorted(self.personals)]
+        steps = zip(*(p.curve for p in personals if p.curve), strict=True)
+        outcome = Outcome(
+            rounds=records,
+            general=general,
+            general_last5=last5,
+            bytes_up=up,
+            bytes_down=down,
+            model={**self.unsent, **self.server.state},
+            personal=[p.accuracy for p in personals],
+            personal_curve=[sum(step) / len(step) for step in steps],
+            personal_epochs=mean([p.epochs for p in personals]) or 0.0,
+            train_seconds=self.train_seconds,
+        )
         for listener in self.listeners:
             listener.finished(outcome)
         return outcome
 
     def rounds(self) -> Iterator[Round]:
         """Algorithm 1, for any method."""
-        for t, participants in enumerate(self.schedule, start=1):
+        for t in range(len(self.records) + 1, len(self.schedule) + 1):
             began = time.perf_counter()
-            record = Round(t, participants)
+            record = Round(t, self.schedule[t - 1])
             self.server.round = t
-            trained = self.engine.train(participants, t, self.server.state)  # 1. the participants train
+            done = partial(self._client_done, record)
+            trained = self.engine.train(record.participants, t, self.server.state, done)  # 1. the participants train
             self.method.aggregate(self.server, self._sound(trained, record))  # 2. the server folds in what they send
             self.train_seconds += time.perf_counter() - began
             if self._is_measured(t):
                 record.general = self.engine.evaluate(self.server.state)  # 3. what came of it
             record.seconds = time.perf_counter() - began
+            self.records.append(record)
             yield record
+
+    def _personalise(self) -> None:
+        """The personal stage: every client, whether it was ever sampled or not. Nothing goes back to the server."""
+        if not self.job.settings.personal.enabled:
+            return
+        clients = [client for client in range(len(self.job.partition)) if client not in self.personals]
+        for personal in self.engine.personalise(clients, self.server.state):
+            self.personals[personal.client] = replace(personal, state={})
+            for listener in self.listeners:
+                listener.personal_done(personal)
+
+    def _client_done(self, record: Round) -> None:
+        record.trained += 1
+        for listener in self.listeners:
+            listener.client_done(record)
 
     def _finish(self) -> tuple[int, int]:
         """One more exchange with every client, for methods that complete the global model; the bytes up and down."""
@@ -153,11 +189,6 @@ class Federation:
         self.method.finish(self.server, counted(summaries))
         return sum(sizes), down
 
-    def personals(self) -> Iterator[Personal]:
-        """The personal stage: every client, whether it was ever sampled or not. Nothing goes back to the server."""
-        if self.job.settings.personal.enabled:
-            yield from self.engine.personalise(range(len(self.job.partition)), self.server.state)
-
     def _is_measured(self, t: int) -> bool:
         due = t % self.job.settings.measure.every == 0 or t > len(self.schedule) - LAST
         return due and self.method.has_global
@@ -169,9 +200,6 @@ class Federation:
         down = nbytes(self.server.state)
         for result in trained:
             upload = result.upload
-            record.trained += 1
-            for listener in self.listeners:
-                listener.client_done(record)
             record.bytes_down += down
             record.bytes_up += nbytes(upload.state)
             record.images += upload.images
@@ -179,7 +207,7 @@ class Federation:
             if problem is not None:
                 record.refused[upload.client] = problem
                 continue
-            self.engine.keep(result)
+            self.engine.keep(result, record.round)
             if upload.samples:
                 losses.append((upload.samples, upload.loss))
             yield upload

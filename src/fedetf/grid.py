@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import math
-import shutil
 import statistics
 import traceback
 from collections.abc import Mapping, Sequence
@@ -14,12 +13,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fedetf.api import execute, from_short, prepare, run_writers
+from fedetf.api import execute, from_short, go_on, prepare
 from fedetf.config import Settings, resolve
 from fedetf.errors import RunError, UserError
 from fedetf.federation import Listener
 from fedetf.methods import find_method, make_method
-from fedetf.runs import file_name, make_folder
+from fedetf.runs import LOCK, file_name, make_folder
 
 
 @dataclass(frozen=True)
@@ -229,11 +228,12 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
             progress.run_ended(cell, number, len(cells), "was done before")
             continue
         listeners = progress.run_started(cell, number, len(cells))
-        if cell.folder.exists():
-            shutil.rmtree(cell.folder)  # a run of this grid that was cut short, see _check_same
         try:
             job = prepare(cell.settings)
-            execute(job, cell.folder, [*run_writers(cell.settings, cell.folder), *listeners])
+            if (cell.folder / "config.toml").is_file():
+                go_on(job, cell.folder, listeners)  # a run of this grid that was cut short, see _check_same
+            else:
+                execute(job, cell.folder, listeners)
             progress.run_ended(cell, number, len(cells), "done")
         except Exception as error:  # one bad run must not cost the others
             known = isinstance(error, (UserError, RunError))
@@ -253,11 +253,11 @@ def _check_same(cell: Cell) -> None:
         raise UserError(f"{cell.folder} is not a folder of this comparison; give another --out")
     config = cell.folder / "config.toml"
     if not config.is_file():
-        if any(path.suffix != ".part" for path in cell.folder.iterdir()):
+        if any(path.suffix != ".part" and path.name != LOCK for path in cell.folder.iterdir()):
             raise UserError(f"{cell.folder} exists and is not a run of this comparison; give another --out")
-    elif _completed(resolve(str(config))) != _completed(cell.settings):
+    elif _deciding(resolve(str(config))) != _deciding(cell.settings):
         raise UserError(f"{cell.folder} holds a run with other settings; give another --out")
-    elif cell.done and _changed_since(cell.settings.method.name, config):
+    elif _changed_since(cell.settings.method.name, config):
         raise UserError(f"{cell.settings.method.name} has changed since {cell.folder} was made; give another --out")
 
 
@@ -267,11 +267,12 @@ def _changed_since(method: str, config: Path) -> bool:
     return bool(colon) and Path(path).stat().st_mtime > config.stat().st_mtime
 
 
-def _completed(settings: Settings) -> Settings:
-    """The settings with all of the method's numbers, as a run writes them."""
+def _deciding(settings: Settings) -> Settings:
+    """The settings that decide what comes out: with all of the method's numbers, and whatever engine runs them."""
     method = make_method(settings.method.model_dump(), settings.fidelity)
     section = {"name": settings.method.name, **method.model_dump(exclude_none=True)}
-    return settings.model_copy(update={"method": type(settings.method)(**section)})
+    method_section, engine = type(settings.method)(**section), type(settings.engine)()
+    return settings.model_copy(update={"method": method_section, "engine": engine})
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

@@ -1,23 +1,28 @@
 """The run folder: settings, who held what, every round, checkpoints, models and the result."""
 
-import dataclasses
 import json
 import re
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from torch import Tensor
 
+from fedetf.checkpoints import Checkpoint, newest
 from fedetf.config import Settings
-from fedetf.engines import Personal
+from fedetf.engines.private import PrivateStates
+from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.methods import Server
-from fedetf.state import save_state, write_whole
+from fedetf.state import load_about, save_state, write_whole
 
-KEPT_CHECKPOINTS = 2
+LOCK = ".lock"
 
 
 def default_folder(settings: Settings, what: str) -> Path:
@@ -35,8 +40,9 @@ def file_name(name: str) -> str:
 
 def check_free(path: Path) -> None:
     """Refuse a folder that holds something: nothing is overwritten silently."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"{path} exists already and is not overwritten; give another --out, or remove it")
+    if path.exists() and (not path.is_dir() or any(inside.name != LOCK for inside in path.iterdir())):
+        go_on = f"; to go on with it: fedetf resume {path}" if (path / "config.toml").is_file() else ""
+        raise UserError(f"{path} exists already and is not overwritten; give another --out, or remove it{go_on}")
 
 
 def make_folder(path: Path) -> None:
@@ -47,56 +53,121 @@ def make_folder(path: Path) -> None:
         raise UserError(f"cannot write to {path}: {error.strerror}; give another --out") from None
 
 
+@contextmanager
+def locked(path: Path | None) -> Iterator[None]:
+    """Make sure that nobody else works in a run folder."""
+    if path is None:
+        yield
+        return
+    make_folder(path)
+    lock = FileLock(path / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"another process is working in {path}; wait for it, or give another --out") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait until a write is done."""
+    if threading.current_thread() is not threading.main_thread():  # signals are not delivered to it anyway
+        yield
+        return
+    held: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _: held.append(number)) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])
+
+
 class RunFolder(Listener):
     """Writes a run folder as the run goes on. Files are whole or absent, and rounds.jsonl grows by whole lines."""
 
     def __init__(self, path: Path):
-        check_free(path)
         self.path = path
 
     def started(self, federation: Federation) -> None:
-        """Write what is known before the first round."""
+        """Write what is known before the first round, or what a run that was cut short had reached."""
         self._federation = federation
-        make_folder(self.path)
+        make_folder(self.path / "checkpoints")
         self._write("config.toml", federation.job.settings.to_toml())
         self._write("partition.json", federation.job.partition.to_json())
         self._write("schedule.json", json.dumps(federation.schedule))
-        make_folder(self.path / "checkpoints")
+        self._write("rounds.jsonl", "".join(map(_line, federation.records)))
 
     def round_done(self, record: Round, server: Server) -> None:
-        """Append the round and keep the server's state."""
-        self._checkpoint(server)
-        with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(round_line(record)) + "\n")
+        """Append the round and, when it is time, write a checkpoint."""
+        with undisturbed():
+            with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
+                file.write(_line(record))
+            every, last = self._federation.job.settings.engine.checkpoint, len(self._federation.schedule)
+            if record.round % every == 0 or record.round == last:
+                private = self._federation.private
+                private.sync()
+                Checkpoint.of(self._federation).save(self.path / "checkpoints")
+                private.checkpoint_written()
 
     def personal_done(self, personal: Personal) -> None:
         """Keep a client's personal model."""
         (self.path / "personal").mkdir(exist_ok=True)
-        self._save(personal.state, f"personal/{personal.client}.safetensors")
+        reached = {"client": personal.client, "accuracy": personal.accuracy, "curve": personal.curve}
+        self._save(personal.state, _personal(personal.client), {**reached, "epochs": personal.epochs}, sync=False)
 
     def finished(self, outcome: Outcome) -> None:
         """Write the final model and, last of all, the result."""
-        self._save(outcome.model, "model.safetensors")
-        self._write("result.json", json.dumps(summary(self._federation.job, outcome), indent=2) + "\n")
+        with undisturbed():
+            self._save(outcome.model, "model.safetensors")
+            self._write("result.json", json.dumps(summary(self._federation.job, outcome), indent=2) + "\n")
 
-    def _checkpoint(self, server: Server) -> None:
-        folder = self.path / "checkpoints"
-        save_state(server.state, folder / f"round-{server.round:05d}.safetensors", {"round": server.round})
-        for old in sorted(folder.glob("round-*.safetensors"))[:-KEPT_CHECKPOINTS]:
-            old.unlink()
-
-    def _save(self, state: Mapping[str, Tensor], name: str) -> None:
+    def _save(
+        self, state: Mapping[str, Tensor], name: str, more: Mapping[str, Any] | None = None, sync: bool = True
+    ) -> None:
         settings = self._federation.job.settings
         about = {"method": settings.method.name, "model": settings.model.name, "dataset": settings.data.name}
-        save_state(state, self.path / name, about)
+        save_state(state, self.path / name, {**about, **(more or {})}, sync)
 
     def _write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text.encode())
 
 
+def last_attempt(path: Path, clients: int) -> Checkpoint | None:
+    """How far the run in a folder came; None if not even one round is done."""
+    checkpoint = newest(path / "checkpoints", PrivateStates(path / "clients"))
+    if checkpoint is not None:
+        done = (_personal_done(path, client) for client in range(clients))
+        checkpoint.personals = {personal.client: personal for personal in done if personal is not None}
+    return checkpoint
+
+
+def _personal_done(path: Path, client: int) -> Personal | None:
+    try:
+        about = load_about(path / _personal(client))
+        return Personal(client, about["accuracy"], about["curve"], about["epochs"], state={})
+    except Exception:  # absent, or cut short when the machine went down: it is made again
+        return None
+
+
+def _personal(client: int) -> str:
+    return f"personal/{client}.safetensors"
+
+
+def _line(record: Round) -> str:
+    """A round as rounds.jsonl has it."""
+    return json.dumps(round_line(record)) + "\n"
+
+
 def round_line(record: Round) -> dict[str, Any]:
     """A round as rounds.jsonl has it: ``general`` and ``refused`` only where there is something to say."""
-    line = dataclasses.asdict(record)
+    line = dict(vars(record))
     del line["trained"]  # all participants, once the round is done
     for name in ("general", "refused"):
         if not line[name] and line[name] != 0:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -79,14 +80,14 @@ class WeightedMean:
         }
 
 
-def save_state(state: Mapping[str, Tensor], path: Path, about: Mapping[str, Any]) -> None:
+def save_state(state: Mapping[str, Tensor], path: Path, about: Mapping[str, Any], sync: bool = True) -> None:
     """Write ``state`` as safetensors so that ``path`` holds either the old file or the whole new one.
 
     ``about`` goes into the file's metadata as JSON under one key: the format does not keep several in a fixed order,
     and equal models shall be equal files.
     """
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    write_whole(path, save(contiguous, {"fedetf": json.dumps(about)}))
+    write_whole(path, save(contiguous, {"fedetf": json.dumps(about)}), sync)
 
 
 def load_state(path: Path, device: str | torch.device = "cpu") -> State:
@@ -94,13 +95,24 @@ def load_state(path: Path, device: str | torch.device = "cpu") -> State:
     return load_file(path, device=str(device))
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, sync it and rename it: a crash never leaves half of it."""
+def load_about(path: Path) -> dict[str, Any]:
+    """What :func:`save_state` was told about a file."""
+    with safe_open(path, framework="pt") as file:
+        about: dict[str, Any] = json.loads(file.metadata()["fedetf"])
+    return about
+
+
+def write_whole(path: Path, content: bytes, sync: bool = True) -> None:
+    """Write a file under a temporary name, sync it and rename it: a crash never leaves half of it.
+
+    Without ``sync`` that holds for a crash of the program, not of the machine.
+    """
     temporary = path.with_name(path.name + ".part")
     with temporary.open("wb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
     temporary.replace(path)
 
 

@@ -16,7 +16,8 @@ class TensorBoard(Listener):
         """Open the event file."""
         from torch.utils.tensorboard import SummaryWriter  # a quarter of a second that other users need not wait
 
-        self._writer = SummaryWriter(str(self._folder))
+        done = len(federation.records)
+        self._writer = SummaryWriter(str(self._folder), purge_step=done + 1 if done else None)
 
     def round_done(self, record: Round, server: Server) -> None:
         """Log one round."""

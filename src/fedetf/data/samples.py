@@ -1,8 +1,12 @@
 """What a dataset is once it is loaded: tensors, and the names of the classes."""
 
+import warnings
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedetf.errors import UserError
@@ -26,9 +30,22 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as arrays: they can be put into shared memory and be used from there, without a copy."""
+        last = self.x.ndim == 4 and self.x.is_contiguous(memory_format=torch.channels_last)
+        x = self.x.permute(0, 2, 3, 1) if last else self.x.contiguous()
+        return _from_arrays, (x.numpy(), self.y.numpy(), last)
+
     def take(self, indices: Tensor) -> "Samples":
         """The samples at ``indices``."""
         return Samples(self.x[indices], self.y[indices])
+
+
+def _from_arrays(x: NDArray[Any], y: NDArray[np.int64], channels_last: bool) -> Samples:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to samples
+        inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
+    return Samples(inputs.permute(0, 3, 1, 2) if channels_last else inputs, labels)
 
 
 @dataclass(frozen=True)

@@ -1,70 +1,19 @@
-"""The steps of a run that every engine is made of: one net, into which client after client is put."""
-
-import copy
-from dataclasses import dataclass
+"""A worker: one net, into which client after client is put. Every engine is made of workers."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedetf.client import EVALUATION_BATCH, Client
-from fedetf.config import Settings
-from fedetf.data.batches import Normalize
-from fedetf.data.partition import Partition
-from fedetf.data.samples import Dataset, Samples
-from fedetf.errors import UserError
-from fedetf.heads import Net
+from fedetf.data.samples import Samples
+from fedetf.engines.job import Job
+from fedetf.engines.steps import Personal, Result, Step, Trained
+from fedetf.errors import RunError, StepError, UserError
 from fedetf.measure.accuracy import count_correct
-from fedetf.methods import Method, Scope, Upload
-from fedetf.models import build_encoder
+from fedetf.methods import Scope, Upload
 from fedetf.rng import global_stream
 from fedetf.state import State, clone
 
 MOMENTUM = "momentum."  # before the names of what train.keep_momentum keeps
-
-
-@dataclass(frozen=True)
-class Job:
-    """All that a worker must know before the first round. Nothing in it changes during a run."""
-
-    settings: Settings
-    method: Method
-    dataset: Dataset
-    partition: Partition
-    encoder: nn.Module | None = None  # the user's own; None builds the one that the settings name
-
-    def build_net(self) -> Net:
-        """A net with the initial weights: the same encoder for every method with the same seed."""
-        seed = self.settings.seed
-        if self.encoder is not None:
-            encoder, features = copy.deepcopy(self.encoder), _feature_length(self.encoder, self)
-        else:
-            with global_stream(seed, "init-encoder"):
-                built = build_encoder(self.settings.model.name, self.dataset.shape)
-            encoder, features = built, built.features
-        return self.method.build(encoder, features, len(self.dataset.classes), seed)
-
-    def normalize(self, device: torch.device) -> Normalize:
-        """The function that turns a stored batch into what the encoder sees."""
-        return Normalize(self.settings.data.normalize, self.dataset.shape[0], device)
-
-
-@dataclass
-class Trained:
-    """What a client's local training gave: what it sends, and what it keeps for its next round."""
-
-    upload: Upload
-    private: State
-
-
-@dataclass
-class Personal:
-    """What the personal stage of one client gave."""
-
-    client: int
-    accuracy: float | None  # on its own test split; None if that is empty
-    curve: list[float]  # the same during the stage, where the method notes it
-    epochs: float  # passes over its training split that the stage took
-    state: State  # the whole net
 
 
 class Worker:
@@ -81,11 +30,27 @@ class Worker:
         if len(job.dataset.shape) == 3:
             self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
         self._initial = clone(self.net.state_dict())
+        self._received = clone(self._initial)
         self._buffers = clone(dict(self.net.named_buffers()))  # those too that a state dict leaves out
         self._trainable = frozenset(name for name, tensor in self.net.named_parameters() if tensor.requires_grad)
         self._train = _to(job.dataset.train, device)
         self._test = _to(job.dataset.test, device)
         self._prepare = job.normalize(device)
+
+    def perform(self, step: Step, received: State, private: State) -> Result:
+        """Do one step; an error in it comes out with its client and round named."""
+        try:
+            if step.kind == "train":
+                return self.train(step.client, step.round, received, private)
+            if step.kind == "summarise":
+                return self.summarise(step.client, received, private)
+            if step.kind == "personalise":
+                return self.personalise(step.client, received, private)
+            return self.evaluate(received, step.start, step.stop)
+        except (UserError, RunError):
+            raise
+        except Exception as error:  # whatever a method can raise
+            raise StepError(f"{step}: {type(error).__name__}: {error}") from error
 
     def train(self, client_id: int, round: int, received: State, private: State) -> Trained:
         """A client's local training in one round.
@@ -97,7 +62,8 @@ class Worker:
         client = self._client(client_id, round, received, private, settings.epochs, lr)
         with global_stream(self.job.settings.seed, "noise", round, client_id, device=self.device):
             method.local(client)
-        upload = Upload(client_id, client.samples, method.upload(client), client.mean_loss, client.images)
+        sent = {name: tensor.contiguous() for name, tensor in method.upload(client).items()}  # in any engine the same
+        upload = Upload(client_id, client.samples, sent, client.mean_loss, client.images)
         momentum = {MOMENTUM + name: tensor for name, tensor in client.momentum.items()}
         own = method.scoped(self.net.state_dict(), Scope.PRIVATE)
         return Trained(upload, clone({**own, **client.private, **momentum}))
@@ -118,21 +84,20 @@ class Worker:
         passes = client.images / client.samples if client.samples else 0.0
         return Personal(client_id, client.accuracy(), client.accuracies, passes, clone(self.net.state_dict()))
 
-    def evaluate(self, received: State) -> float:
-        """General accuracy: the global model on the whole test set."""
+    def evaluate(self, received: State, start: int, stop: int) -> int:
+        """How many images of a part of the test set the global model classifies right."""
         self._load(received, {})
         self.net.eval()
-        y = self._test.y
-        batches = torch.arange(len(y), device=self.device).split(EVALUATION_BATCH)
 
         def logits(batch: Tensor) -> Tensor:
             h = self.net.encoder(self._prepare(self._test.x[batch]))
             return self.job.method.logits(self.net, h, personal=False)
 
-        return count_correct(logits, y, batches) / len(y)
+        batches = torch.arange(start, stop, device=self.device).split(EVALUATION_BATCH)
+        return count_correct(logits, self._test.y, batches)
 
     def _client(self, id: int, round: int, received: State, private: State, epochs: int, lr: float) -> Client:
-        self._load(received, private)
+        received = self._load(received, private)
         settings, partition = self.job.settings, self.job.partition
         return Client(
             id=id,
@@ -141,7 +106,7 @@ class Worker:
             net=self.net,
             trainable=self._trainable,
             received=received,
-            private={name: private.get(name, initial).clone() for name, initial in self._client_state.items()},
+            private={name: like(initial, private.get(name, initial)) for name, initial in self._client_state.items()},
             momentum={name.removeprefix(MOMENTUM): t for name, t in private.items() if name.startswith(MOMENTUM)},
             logits=lambda net, h: self.job.method.logits(net, h, personal=True),
             data=self._train,
@@ -156,30 +121,23 @@ class Worker:
             lr=lr,
         )
 
-    def _load(self, received: State, private: State) -> None:
-        """Put the received and the private tensors into the net, and nothing of the last client is left in it."""
+    def _load(self, received: State, private: State) -> State:
+        """Put the received and the private tensors into the net, and nothing of the last client is left in it.
+
+        Returns the received tensors in the net's own memory layout: how they came must not change the last bits of a
+        sum over them.
+        """
         for name, buffer in self.net.named_buffers():
             buffer.detach().copy_(self._buffers[name])
-        self.net.load_state_dict({name: received.get(name, private.get(name, t)) for name, t in self._initial.items()})
+        mine = {name: self._received[name].copy_(tensor) for name, tensor in received.items() if name in self._initial}
+        self.net.load_state_dict({name: mine.get(name, private.get(name, t)) for name, t in self._initial.items()})
+        return mine
+
+
+def like(pattern: Tensor, values: Tensor) -> Tensor:
+    """A copy of ``values`` with the device and memory layout of ``pattern``."""
+    return torch.empty_like(pattern).copy_(values)
 
 
 def _to(samples: Samples, device: torch.device) -> Samples:
     return Samples(samples.x.to(device), samples.y.to(device))
-
-
-def _feature_length(encoder: nn.Module, job: Job) -> int:
-    """How long the vectors are that the user's own encoder gives, found by trying it on two samples."""
-    prepare = job.normalize(torch.device("cpu"))
-    probe = copy.deepcopy(encoder).cpu().eval()
-    try:
-        with torch.no_grad():
-            features = probe(prepare(job.dataset.train.x[:2].clone()))  # it may work in place
-    except Exception as error:  # whatever a user's module can raise
-        reason = str(error).split("\n")[0]
-        raise UserError(f"the encoder cannot take inputs of shape {job.dataset.shape}: {reason}") from None
-    if not isinstance(features, Tensor) or features.ndim != 2:
-        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise UserError(f"the encoder must give [batch, features], but gives {shape}; flatten or pool its output")
-    if features.dtype != torch.float32:
-        raise UserError(f"the encoder gives {features.dtype}; convert it to float32 (encoder.float())")
-    return features.shape[1]

@@ -8,6 +8,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from fedetf.config import validated
 from fedetf.errors import UserError, unknown
 from fedetf.methods.authors import AUTHORS
@@ -60,6 +62,7 @@ def _from_file(path: Path, attribute: str) -> type[Method]:
     if spec is None or spec.loader is None:
         raise UserError(f"{str(path)!r} is not a Python file; give --method FILE.py:NAME")
     module = sys.modules[spec.name] = module_from_spec(spec)  # known by name, so that its classes can be pickled
+    cloudpickle.register_pickle_by_value(module)  # a worker gets the code itself: it could not import the file
     loader = spec.loader
     _loaded(lambda: loader.exec_module(module), str(path))
     if not hasattr(module, attribute):

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedetf.config import Count, Positive
 from fedetf.methods.base import Method, Server
 from fedetf.rng import torch_stream
+from fedetf.sgd import SGD
 from fedetf.state import State
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class CCVR(Method):
             warnings.warn(f"nobody holds the classes {absent}: they get no virtual features", stacklevel=2)
         x, y = x.to(weight), y.to(weight.device)
         stream = torch_stream(server.seed, "calibration")
-        optimiser = torch.optim.SGD([weight, bias], lr=self.lr)
+        optimiser = SGD([weight, bias], self.lr)
         for _ in range(self.epochs if len(y) else 0):
             for batch in torch.randperm(len(y), generator=stream).to(y.device).split(BATCH):
                 optimiser.zero_grad()

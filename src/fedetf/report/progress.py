@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedetf.engines import Personal
+from fedetf.engines.steps import Personal
 from fedetf.federation import Federation, Listener, Outcome, Round
 from fedetf.grid import Cell, GridProgress
 from fedetf.methods import Server

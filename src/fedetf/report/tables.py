@@ -6,7 +6,7 @@ import numpy as np
 from rich.table import Table
 
 from fedetf.data import Partition
-from fedetf.engines import Job
+from fedetf.engines.job import Job
 from fedetf.federation import LAST, Outcome
 
 

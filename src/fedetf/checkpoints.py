@@ -1,0 +1,117 @@
+"""Checkpoints: all that a run needs to go on as if it had never stopped.
+
+The random streams have no position that would have to be saved: each is a function of seed, purpose, round and client.
+"""
+
+import dataclasses
+import json
+import warnings
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedetf.engines.private import PrivateStates
+from fedetf.engines.steps import Personal
+from fedetf.federation import Federation, Round
+from fedetf.state import State, load_about, load_state, save_state
+
+KEPT = 2  # so many of the newest; the one before the last is there in case that is damaged
+
+
+@dataclass
+class Checkpoint:
+    """A run after one of its rounds."""
+
+    server: State  # what clients receive
+    own: State  # what the server keeps to itself
+    clients: dict[int, int]  # client -> round of its private state
+    records: list[dict[str, Any]]  # the rounds, less the participants, whom the schedule names
+    train_seconds: float
+    personals: dict[int, Personal] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, federation: Federation) -> "Checkpoint":
+        """The run as it is now."""
+        records = [_less_participants(record) for record in federation.records]
+        server, private = federation.server, federation.private
+        return cls(server.state, server.own, private.rounds, records, federation.train_seconds)
+
+    def put_into(self, federation: Federation) -> None:
+        """Let a new federation be where this one was."""
+        device = federation.engine.device
+        federation.server.state.update({name: tensor.to(device) for name, tensor in self.server.items()})
+        federation.server.own.update({name: tensor.to(device) for name, tensor in self.own.items()})
+        federation.server.round = len(self.records)
+        federation.private.rounds.update(self.clients)
+        federation.train_seconds = self.train_seconds
+        for record, participants in zip(self.records, federation.schedule, strict=False):
+            refused = {int(client): why for client, why in record["refused"].items()}
+            federation.records.append(Round(**{**record, "participants": participants, "refused": refused}))
+        federation.personals.update(self.personals)
+
+    def save(self, folder: Path) -> None:
+        """Write it, and remove those that are older than the last two."""
+        tensors = {f"server/{name}": t for name, t in self.server.items()}
+        tensors |= {f"own/{name}": t for name, t in self.own.items()}
+        about = {"clients": self.clients, "records": self.records, "train_seconds": self.train_seconds}
+        path = folder / f"round-{len(self.records):05d}.safetensors"
+        save_state(tensors, path, {**about, "check": _checksum(tensors, about)})
+        for old in _paths(folder)[KEPT:]:
+            old.unlink()
+
+
+def newest(folder: Path, private: PrivateStates) -> Checkpoint | None:
+    """The newest checkpoint that is whole, with a warning for each that is not; None if there is none.
+
+    Files of clients that no checkpoint needs are removed.
+    """
+    found: list[Checkpoint] = []
+    for path in _paths(folder):
+        try:
+            checkpoint = _load(path)
+            private.check(checkpoint.clients)
+            found.append(checkpoint)
+        except Exception as error:  # whatever a damaged file can do to the libraries that read it
+            reason = str(error).split("\n")[0]
+            warnings.warn(f"{path} is damaged ({reason}); going on from the one before", stacklevel=2)
+            path.unlink()
+    private.remove_others({pair for checkpoint in found for pair in checkpoint.clients.items()})
+    return found[0] if found else None
+
+
+def _load(path: Path) -> Checkpoint:
+    about, tensors = load_about(path), load_state(path)
+    expected = about.pop("check")
+    if _checksum(tensors, about) != expected:
+        raise ValueError("its content has changed")
+    parts: dict[str, State] = {"server": {}, "own": {}}
+    for key, tensor in tensors.items():
+        part, _, name = key.partition("/")
+        parts[part][name] = tensor
+    clients = {int(client): round for client, round in about["clients"].items()}
+    return Checkpoint(parts["server"], parts["own"], clients, about["records"], about["train_seconds"])
+
+
+def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
+    """Of all tensors and all that is said about them."""
+    check = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+    for name in sorted(tensors):
+        content = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        check = zlib.crc32(content.tobytes(), zlib.crc32(name.encode(), check))
+    return check
+
+
+def _paths(folder: Path) -> list[Path]:
+    """The checkpoints, the newest first."""
+    return sorted(folder.glob("round-*.safetensors"), reverse=True)
+
+
+def _less_participants(record: Round) -> dict[str, Any]:
+    fields = dataclasses.asdict(record)
+    del fields["participants"]
+    return fields

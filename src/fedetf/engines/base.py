@@ -1,0 +1,66 @@
+"""What all engines share: a run's four kinds of work as steps, and their results in a fixed order."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from fedetf.client import EVALUATION_BATCH
+from fedetf.engines.job import Job
+from fedetf.engines.private import PrivateStates
+from fedetf.engines.steps import Personal, Result, Step, Trained
+from fedetf.state import State
+
+Tick = Callable[[], Any]  # called when a step is done, whatever its place in the order
+
+
+class Engine(ABC):
+    """Runs the steps of a job."""
+
+    def __init__(self, job: Job, private: PrivateStates):
+        self.job = job
+        self.private = private
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the tensors of uploads are."""
+
+    @abstractmethod
+    def results(self, steps: Sequence[Step], received: State, tick: Tick) -> Iterator[Result]:
+        """Do the steps, all from the same received model; the results come in the order of the steps."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what the engine holds."""
+
+    def train(self, clients: Sequence[int], round: int, received: State, tick: Tick = bool) -> Iterator[Trained]:
+        """Local training of the round's participants, in their order."""
+        epochs, sizes = self.job.settings.train.epochs, self.job.partition.train
+        steps = [Step("train", cost=epochs * len(sizes[client]), client=client, round=round) for client in clients]
+        return self.results(steps, received, tick)  # type: ignore[return-value]  # the results of such steps
+
+    def keep(self, trained: Trained, round: int) -> None:
+        """Make what a client kept its state for the next round. Without it, its training leaves no trace."""
+        self.private.keep(trained.upload.client, round, trained.private)
+
+    def summarise(self, clients: Sequence[int], received: State) -> Iterator[State]:
+        """What each client sends after the last round, in their order."""
+        return self.results(self._steps("summarise", clients), received, bool)  # type: ignore[return-value]  # as above
+
+    def personalise(self, clients: Sequence[int], received: State) -> Iterator[Personal]:
+        """The personal stage of each client, in their order."""
+        return self.results(self._steps("personalise", clients), received, bool)  # type: ignore[return-value]  # as above
+
+    def evaluate(self, received: State) -> float:
+        """General accuracy: the share of the test set that the global model classifies right."""
+        total = len(self.job.dataset.test)
+        starts = range(0, total, EVALUATION_BATCH)
+        ends = [min(start + EVALUATION_BATCH, total) for start in starts]
+        steps = [Step("evaluate", b - a, start=a, stop=b) for a, b in zip(starts, ends, strict=True)]
+        right: list[int] = list(self.results(steps, received, bool))  # type: ignore[arg-type]  # as above
+        return sum(right) / total
+
+    def _steps(self, kind: Any, clients: Sequence[int]) -> list[Step]:
+        return [Step(kind, cost=len(self.job.partition.train[client]), client=client) for client in clients]

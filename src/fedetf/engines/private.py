@@ -1,0 +1,74 @@
+"""What clients keep between rounds: on disk, one file for each client, read when the client's turn comes."""
+
+import os
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from fedetf.state import State, load_about, load_state, save_state
+
+
+class PrivateStates:
+    """The private state of every client that has one.
+
+    A file's name tells the client and the round, so that what a client keeps never overwrites what an earlier
+    checkpoint still needs. Without a folder they live in a temporary one, and only the last of each client.
+    """
+
+    def __init__(self, folder: Path | None = None):
+        self._temporary = tempfile.TemporaryDirectory(prefix="fedetf-") if folder is None else None
+        self.folder = folder or Path(self._temporary.name)  # type: ignore[union-attr]  # one of the two is there
+        self.rounds: dict[int, int] = {}  # client -> round of the file that counts
+        self._unsynced: list[Path] = []
+        self._replaced: list[Path] = []  # since the last checkpoint, which may still need them
+        self._stale: list[Path] = []  # needed by the checkpoint before that only
+
+    def load(self, client: int) -> State:
+        """What a client kept; empty before its first round."""
+        return load_state(self._path(client, self.rounds[client])) if client in self.rounds else {}
+
+    def keep(self, client: int, round: int, state: State) -> None:
+        """Make ``state`` what the client keeps from ``round`` on."""
+        if not state:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(client, round)
+        save_state(state, path, {"client": client, "round": round}, sync=False)
+        self._unsynced.append(path)
+        if client in self.rounds:
+            self._replaced.append(self._path(client, self.rounds[client]))
+        self.rounds[client] = round
+        if self._temporary is not None:
+            self._remove(self._replaced)
+
+    def sync(self) -> None:
+        """Wait until all that clients keep is on the disk: a checkpoint that names it may follow."""
+        for path in self._unsynced:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        self._unsynced.clear()
+
+    def checkpoint_written(self) -> None:
+        """Remove the files that neither the new checkpoint nor the one before it needs."""
+        self._remove(self._stale)
+        self._stale, self._replaced = self._replaced, self._stale
+
+    def check(self, rounds: Mapping[int, int]) -> None:
+        """Raise whatever is wrong with the files that a checkpoint names."""
+        for client, round in rounds.items():
+            load_about(self._path(client, round))
+
+    def remove_others(self, needed: Collection[tuple[int, int]]) -> None:
+        """Remove what a run that was cut short left behind; ``needed`` are the (client, round) of its checkpoints."""
+        kept = {self._path(client, round).name for client, round in needed}
+        for path in self.folder.glob("*") if self.folder.is_dir() else ():
+            if path.name not in kept:
+                path.unlink()
+
+    def _path(self, client: int, round: int) -> Path:
+        return self.folder / f"{client}-{round:05d}.safetensors"
+
+    def _remove(self, paths: list[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        paths.clear()

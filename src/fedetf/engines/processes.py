@@ -1,0 +1,143 @@
+"""The process engine: persistent workers with one thread each, on the cores of this machine."""
+
+import contextlib
+import json
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+
+import torch
+
+from fedetf.engines.base import Engine, Tick
+from fedetf.engines.dispatch import in_order
+from fedetf.engines.forkserver import fork_server
+from fedetf.engines.job import Job
+from fedetf.engines.memory import Memory, flatten, restore, store, stored
+from fedetf.engines.private import PrivateStates
+from fedetf.engines.steps import Result, Step
+from fedetf.engines.wire import pack, pack_error, pack_result, pack_step, unpack, unpack_result, unpack_step
+from fedetf.engines.worker import Worker
+from fedetf.state import State, nbytes
+
+CPU = torch.device("cpu")
+BUFFERED = 64 * 2**20  # bytes of results that may wait for their turn
+
+
+class ProcessEngine(Engine):
+    """Steps run in worker processes. Images and the received model are in memory that all of them see."""
+
+    def __init__(self, job: Job, private: PrivateStates, workers: int):
+        super().__init__(job, private)
+        self._workers = workers
+        self._job = store([json.dumps(sys.path).encode(), *flatten(job)])
+        _use_shared_images(job, restore(stored(self._job)[1:]))
+        self._received: Memory | None = None
+        self._sent = 0  # how many models have been sent
+        self._idle: list[Connection] = []
+        self._busy: dict[Connection, int] = {}  # -> the place of the step
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU."""
+        return CPU
+
+    def results(self, steps: Sequence[Step], received: State, tick: Tick) -> Iterator[Result]:
+        """On as many workers as there are."""
+        self._broadcast(received)
+        ahead = max(4 * self._workers, BUFFERED // max(nbytes(received), 1))
+        return in_order(self, steps, ahead, tick)
+
+    def close(self) -> None:
+        """End the workers, whatever they are doing, and free the memory."""
+        self._end_workers()
+        self._job.close()
+        if self._received is not None:
+            self._received.close()
+
+    # --- the crew, see dispatch.Crew ---
+
+    def has_room(self) -> bool:
+        """Whether a worker is free, or another can be started."""
+        return bool(self._idle) or len(self._busy) < self._workers
+
+    def give(self, place: int, step: Step) -> None:
+        """Send a step to a free worker."""
+        worker = self._idle.pop() if self._idle else self._start_worker()
+        self._busy[worker] = place
+        with contextlib.suppress(OSError):  # a worker that died is noticed in take
+            worker.send_bytes(pack_step(step, self.private.load(step.client), self._sent))
+
+    def take(self) -> tuple[int, Result | None]:
+        """Wait for the next worker that is done, or dead."""
+        worker = wait(list(self._busy))[0]
+        assert isinstance(worker, Connection)
+        place = self._busy.pop(worker)
+        try:
+            message = worker.recv_bytes()
+        except (EOFError, OSError):
+            worker.close()
+            return place, None
+        self._idle.append(worker)
+        return place, unpack_result(message)
+
+    def _start_worker(self) -> Connection:
+        assert self._received is not None
+        return fork_server().fork([self._job.descriptor, self._received.descriptor])
+
+    def _end_workers(self) -> None:
+        for worker in (*self._idle, *self._busy):
+            worker.close()
+        self._idle.clear()
+        self._busy.clear()
+
+    def _broadcast(self, received: State) -> None:
+        message = pack({}, received=received)
+        if self._received is None or len(message) + 8 > len(self._received.bytes):
+            self._end_workers()  # those that know the old memory only
+            if self._received is not None:
+                self._received.close()
+            self._received = Memory.new(len(message) + len(message) // 4 + 4096)
+        self._received.bytes[:8] = len(message).to_bytes(8, "little")
+        self._received.bytes[8 : 8 + len(message)] = message
+        self._sent += 1
+
+
+def _use_shared_images(job: Job, twin: Job) -> None:
+    """Let the job's own images be those in shared memory, so that there is one copy of them."""
+    for mine, theirs in ((job.dataset.train, twin.dataset.train), (job.dataset.test, twin.dataset.test)):
+        mine.x.set_(theirs.x)  # type: ignore[call-overload]  # torch's stubs lack it
+
+
+# --- the worker's side ------------------------------------------------------------------------------------------------
+
+
+def serve(connection: int, job_memory: int, received_memory: int) -> None:
+    """The life of a worker process: take a step, do it, send what came of it, until the owner is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    owner = Connection(connection)
+    path, *parts = stored(Memory(job_memory))
+    sys.path[:] = json.loads(bytes(path))  # the user's own modules are where the owner finds them
+    job: Job = restore(parts)
+    memory = Memory(received_memory)
+    torch.set_num_threads(job.settings.engine.threads)
+    worker: Worker | None = None
+    received, known = State(), 0
+    while True:
+        try:
+            step, private, sent = unpack_step(owner.recv_bytes())
+        except (EOFError, OSError):
+            return
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                worker = worker or Worker(job, CPU)
+                if sent != known:
+                    length = int.from_bytes(memory.bytes[:8], "little")
+                    received, known = unpack(memory.bytes[8 : 8 + length])[1]["received"], sent
+                answer = pack_result(worker.perform(step, received, private), [str(w.message) for w in caught])
+            except Exception as error:  # it is raised again where the run is
+                answer = pack_error(error, traceback.format_exc())
+        owner.send_bytes(answer)

@@ -1,0 +1,47 @@
+"""The steps that a run is made of, and what comes of each."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedetf.methods import Upload
+from fedetf.state import State
+
+
+@dataclass(frozen=True)
+class Step:
+    """One piece of work that any worker can do."""
+
+    kind: Literal["train", "summarise", "personalise", "evaluate"]
+    cost: int  # how much work it is, in images
+    client: int = -1  # for all but evaluate
+    round: int = 0  # for train
+    start: int = 0  # for evaluate: this part of the test set
+    stop: int = 0
+
+    def __str__(self) -> str:
+        what = {"train": f"round {self.round}", "evaluate": f"evaluation of images {self.start} to {self.stop}"}
+        where = {"summarise": "after the last round", "personalise": "personal stage"}
+        client = f"client {self.client}, " if self.client >= 0 else ""
+        return client + {**what, **where}[self.kind]
+
+
+@dataclass
+class Trained:
+    """What a client's local training gave: what it sends, and what it keeps for its next round."""
+
+    upload: Upload
+    private: State
+
+
+@dataclass
+class Personal:
+    """What the personal stage of one client gave."""
+
+    client: int
+    accuracy: float | None  # on its own test split; None if that is empty
+    curve: list[float]  # the same during the stage, where the method notes it
+    epochs: float  # passes over its training split that the stage took
+    state: State  # the whole net
+
+
+Result = Trained | State | Personal | int  # of train, summarise, personalise, evaluate: the number of right answers

@@ -22,6 +22,12 @@ def _no_outside_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDETF_DATA", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def _one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one core the engine is the serial one, unless a test says otherwise: most look into it."""
+    monkeypatch.setattr("fedetf.engines.make.cores", lambda: 1)
+
+
 def png(pixels: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")

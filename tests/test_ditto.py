@@ -10,7 +10,7 @@ from fedetf.methods import METHODS, Method
 
 
 def v(federation, client: int) -> float:
-    return federation.engine._private[client]["v.head.weight"].item()
+    return federation.private.load(client)["v.head.weight"].item()
 
 
 def test_the_global_model_is_fedavgs_to_the_bit(tmp_path) -> None:
@@ -54,5 +54,5 @@ def test_lambda_0_is_training_alone() -> None:
     for schedule in ([[0], [0]], [[0, 1, 2], [0, 2]]):
         federation = Federation(result.job, schedule)
         list(federation.rounds())
-        kept.append(federation.engine._private[0])
+        kept.append(federation.private.load(0))
     assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])

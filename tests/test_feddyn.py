@@ -14,7 +14,7 @@ CENTRES = [-1.0, 3.0]
 
 
 def g(federation: Federation, client: int) -> float:
-    private = federation.engine._private.get(client)
+    private = federation.private.load(client)
     return private["g.head.weight"].item() if private else 0.0
 
 
@@ -49,10 +49,10 @@ def test_partial_participation_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_h_is_the_mean_of_all_g_whoever_takes_part() -> None:
     result = fedetf.run(method="fedavg", clients=5, rounds=1, epochs=1, settings={"data.limit": 200})
-    job = fedetf.engines.Job(result.settings, METHODS["feddyn"](), result.job.dataset, result.partition)
+    job = fedetf.engines.job.Job(result.settings, METHODS["feddyn"](), result.job.dataset, result.partition)
     federation = Federation(job, [[0, 2], [1, 2, 4], [0]])
     for _ in federation.rounds():
-        kept = federation.engine._private.values()
+        kept = [federation.private.load(k) for k in federation.private.rounds]
         for name, tensor in federation.server.own.items():
             total = sum(private[f"g.{name}"] for private in kept)
             torch.testing.assert_close(tensor, total / 5, atol=1e-6, rtol=1e-4)
@@ -72,9 +72,9 @@ def test_the_personal_stage_of_a_client_never_sampled_is_fedprox_with_mu_alpha(t
     )
     (sampled,) = result.schedule[0]
     never = (sampled + 1) % 4
-    prox = fedetf.engines.Job(result.settings, METHODS["fedprox"](mu=0.1), result.job.dataset, result.partition)
+    prox = fedetf.engines.job.Job(result.settings, METHODS["fedprox"](mu=0.1), result.job.dataset, result.partition)
     federation = Federation(prox, result.schedule)
     federation.server.state = result.outcome.model
-    personal = list(federation.personals())[never]
+    personal = list(federation.engine.personalise(range(len(federation.job.partition)), federation.server.state))[never]
     for name, tensor in result.model(client=never).state_dict().items():
         torch.testing.assert_close(personal.state[name], tensor, atol=1e-5, rtol=1e-4)

@@ -79,7 +79,7 @@ def test_lambda_0_is_training_alone() -> None:
     for schedule in ([[0], [0]], [[0, 1, 2], [0, 2]]):
         federation = Federation(result.job, schedule)
         list(federation.rounds())
-        kept.append(federation.engine._private[0])
+        kept.append(federation.private.load(0))
     assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
 
 

@@ -29,7 +29,7 @@ def test_the_servers_head_is_the_initial_one_and_heads_are_kept_between_rounds(t
     kept = fedetf.federation.Federation(result.job, result.schedule)
     heads = []
     for _ in kept.rounds():
-        heads.append({k: state["head.weight"].clone() for k, state in kept.engine._private.items()})
+        heads.append({k: kept.private.load(k)["head.weight"] for k in kept.private.rounds})
     sampled_later = set(result.schedule[1])
     for client, head in heads[0].items():
         assert torch.equal(head, heads[1][client]) == (client not in sampled_later)

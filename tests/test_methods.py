@@ -68,10 +68,11 @@ def test_the_personal_stage_leaves_server_and_client_states_alone(method: str) -
     job = fedetf.run(method=method, settings=SMALL, **OPTIONS).job
     federation = Federation(job, [[0, 2], [1, 2]])
     list(federation.rounds())
-    states = [federation.server.state, federation.server.own, *federation.engine._private.values()]
+    private = [federation.private.load(k) for k in federation.private.rounds]
+    states = [federation.server.state, federation.server.own, *private]
     before = [{name: tensor.clone() for name, tensor in state.items()} for state in states]
-    list(federation.personals())
-    assert set(federation.engine._private) == {0, 1, 2}
+    list(federation.engine.personalise(range(len(federation.job.partition)), federation.server.state))
+    assert set(federation.private.rounds) == {0, 1, 2}
     for old, new in zip(before, states, strict=True):
         assert all(torch.equal(tensor, new[name]) for name, tensor in old.items())
 
@@ -83,7 +84,7 @@ def test_a_client_does_not_depend_on_who_ran_before_on_the_same_worker(method: s
     used, fresh = Worker(job, torch.device("cpu")), Worker(job, torch.device("cpu"))
     used.personalise(0, received, {})
     used.train(1, 1, received, {})
-    used.evaluate(received)
+    used.evaluate(received, 0, 10)
     a, b = (worker.train(2, 1, received, {}) for worker in (used, fresh))
     assert a.upload.state.keys() == b.upload.state.keys()
     assert all(torch.equal(tensor, b.upload.state[name]) for name, tensor in a.upload.state.items())

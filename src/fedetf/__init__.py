@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedetf.api import Result, run
+    from fedetf.api import Result, resume, run
     from fedetf.data.partition import dirichlet_partition, iid_partition, shard_partition
     from fedetf.errors import RunError, UserError
     from fedetf.etf import simplex_etf
@@ -31,6 +31,7 @@ __all__ = [
     "compare",
     "dirichlet_partition",
     "iid_partition",
+    "resume",
     "run",
     "shard_partition",
     "simplex_etf",
@@ -48,6 +49,7 @@ _HOMES = {
     "balanced_cross_entropy": "losses",
     "dirichlet_partition": "data.partition",
     "iid_partition": "data.partition",
+    "resume": "api",
     "run": "api",
     "shard_partition": "data.partition",
     "simplex_etf": "etf",

@@ -12,6 +12,7 @@ from fedetf.config import MethodSettings, Settings, resolve
 from fedetf.data import Dataset, Partition, load_dataset, make_partition, make_schedule
 from fedetf.data.own import Pair, from_clients
 from fedetf.engines.job import Job
+from fedetf.engines.make import choose
 from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
@@ -35,6 +36,7 @@ SHORT = {
     "engine": "engine.name",
     "workers": "engine.workers",
     "device": "engine.device",
+    "compile": "engine.compile",
 }
 
 
@@ -143,7 +145,7 @@ def run(
         Any other setting by its dotted key, for example ``{"train.lr": 0.1}``; see ``fedetf list settings``.
     short:
         ``dataset``, ``clients``, ``alpha``, ``participation``, ``rounds``, ``epochs``, ``seed``,
-        ``engine``, ``workers``, ``device``: the same as the flags of ``fedetf run``.
+        ``engine``, ``workers``, ``device``, ``compile``: the same as the flags of ``fedetf run``.
 
     Example
     -------
@@ -255,6 +257,7 @@ def _job(settings: Settings, method: Method, dataset: Dataset, partition: Partit
         raise UserError(f"data.augment = {settings.data.augment!r} is for images, not for vectors; leave it out")
     section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))
     job = Job(settings.model_copy(update={"method": section}), method, dataset, partition, encoder)
+    choose(settings.engine)
     job.build_net()  # an unknown model, or one that does not fit the images, is found before anything is written
     return job
 

@@ -154,6 +154,17 @@ def build_parser() -> argparse.ArgumentParser:
     _add_seed(partition)
     _add_out(partition, "folder for the picture (default: runs/<dataset>-partition-s<seed>-<time>)")
 
+    bench = _command(
+        commands,
+        "bench",
+        bench_command,
+        "measure the engines against a bare PyTorch loop on this machine, side by side; takes about ten minutes",
+        "fedetf bench --json > bench.json",
+    )
+    bench.add_argument("--json", action="store_true", help="as JSON")
+    bench.add_argument("--scale", metavar="S", type=float, default=1.0, help="less work, for a first look: 0.25, say")
+    bench.add_argument("--repeats", metavar="N", type=int, default=5, help="turns of each contestant (default: 5)")
+
     listing = _command(commands, "list", list_command, "what there is to choose from", "fedetf list models --json")
     listing.add_argument("what", choices=sorted(LISTS))
     listing.add_argument("--json", action="store_true", help="as JSON")
@@ -214,6 +225,11 @@ def _add_training_flags(parser: argparse.ArgumentParser, several: bool = False) 
     flags.add_argument("--epochs", metavar="E", type=kind(int), help="local epochs a round")
     _add_engine_flags(flags)
     flags.add_argument("--device", metavar="D", help="cpu, cuda, mps or auto (the default)")
+    flags.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        help="train through torch.compile: about a minute the first time, then from a cache",
+    )
 
 
 def _add_engine_flags(flags: argparse._ActionsContainer) -> None:
@@ -383,6 +399,28 @@ def partition_command(options: argparse.Namespace) -> None:
     console.print(title, soft_wrap=True)
     console.print(partition_table(partition))
     console.print(f"picture: {picture}", soft_wrap=True)
+
+
+# --- bench ------------------------------------------------------------------------------------------------------------
+
+
+def bench_command(options: argparse.Namespace) -> None:
+    """``fedetf bench``."""
+    from rich.console import Console
+
+    from fedetf.bench import bench
+    from fedetf.report.tables import bench_table
+
+    if options.repeats < 1 or not 0 < options.scale <= 1:
+        raise UserError("--repeats is at least 1, --scale above 0 and at most 1")
+    terminal = Console(stderr=True, highlight=False)
+    measured = bench(options.scale, options.repeats, lambda what: terminal.print(f"measuring {what}"))
+    if options.json:
+        print(json.dumps(measured, indent=2, ensure_ascii=False))
+    else:
+        console = _console()
+        console.print(f"{measured['machine']}, {measured['date']}")
+        console.print(bench_table(measured["rows"]))
 
 
 # --- list -----------------------------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ class Client:
         test: Tensor,
         counts: Tensor,
         prepare: Callable[[Tensor], Tensor],
+        encode: Callable[[Tensor], Tensor],
+        precision: torch.dtype | None,
         augment: bool,
         settings: TrainSettings,
         personal: PersonalSettings,
@@ -70,6 +72,8 @@ class Client:
         self._train = train  # indices into data, [n_k]
         self._test = test
         self._prepare = prepare
+        self._encode = encode  # the net's encoder in training, perhaps compiled
+        self._precision = precision  # of the encoder in training, if it is not float32
         self._augment = augment
         self._trained: dict[str, Tensor] = {}
         self._streams: dict[str, torch.Generator] = {}
@@ -123,7 +127,7 @@ class Client:
         self.net.encoder.train(encoder_runs)
         for batch in self._batches(epochs, stream):
             with torch.enable_grad(), _lone_sample_safe(self.net, len(batch)):
-                h = self.net.encoder(self._inputs(batch)) if features is None else features[batch]
+                h = self._train_features(batch) if features is None else features[batch]
                 value = loss(self, h, self._data.y[self._train[batch]])
             for optimiser in optimisers:
                 optimiser.zero_grad()
@@ -227,6 +231,12 @@ class Client:
         for _ in range(epochs):
             order = torch.randperm(self.samples, generator=self.stream(stream))
             yield from order.to(self._train.device).split(self.settings.batch_size)
+
+    def _train_features(self, batch: Tensor) -> Tensor:
+        """Features ``[B, D]`` of a batch in training; in full precision for the head and the loss."""
+        x = self._inputs(batch)
+        with torch.autocast(x.device.type, self._precision, enabled=self._precision is not None):
+            return self._encode(x).float()
 
     def _inputs(self, batch: Tensor) -> Tensor:
         x = self._data.x[self._train[batch]]

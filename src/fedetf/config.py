@@ -119,6 +119,10 @@ class EngineSettings(Section):
     workers: Count | None = Field(None, description="how many work side by side; left out: one for each core")
     device: str = Field("auto", description="cpu, cuda, cuda:1, mps; auto takes the first there is")
     threads: Count = Field(1, description="CPU threads of a worker; results can depend on it in the last bits")
+    compile: bool = Field(False, description="train through torch.compile; its first use takes about a minute")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the encoder's training; bfloat16 is mixed precision, for GPUs that are fast at it"
+    )
     checkpoint: Count = Field(1, description="a checkpoint after so many rounds, and after the last")
     address: str | None = Field(None, description="of a Ray cluster, for example 'auto'; left out: one on this machine")
 

@@ -40,9 +40,14 @@ def file_name(name: str) -> str:
 
 def check_free(path: Path) -> None:
     """Refuse a folder that holds something: nothing is overwritten silently."""
-    if path.exists() and (not path.is_dir() or any(inside.name != LOCK for inside in path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(map(_is_content, path.iterdir()))):
         go_on = f"; to go on with it: fedetf resume {path}" if (path / "config.toml").is_file() else ""
         raise UserError(f"{path} exists already and is not overwritten; give another --out, or remove it{go_on}")
+
+
+def _is_content(path: Path) -> bool:
+    """Whether it is more than what a crash in a first moment can leave."""
+    return path.name != LOCK and path.suffix != ".part"
 
 
 def make_folder(path: Path) -> None:
@@ -69,6 +74,7 @@ def locked(path: Path | None) -> Iterator[None]:
         yield
     finally:
         lock.release()
+        (path / LOCK).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -98,8 +104,9 @@ class RunFolder(Listener):
     def started(self, federation: Federation) -> None:
         """Write what is known before the first round, or what a run that was cut short had reached."""
         self._federation = federation
+        make_folder(self.path)
+        self._write("config.toml", federation.job.settings.to_toml())  # the first of all: it makes this a run folder
         make_folder(self.path / "checkpoints")
-        self._write("config.toml", federation.job.settings.to_toml())
         self._write("partition.json", federation.job.partition.to_json())
         self._write("schedule.json", json.dumps(federation.schedule))
         self._write("rounds.jsonl", "".join(map(_line, federation.records)))

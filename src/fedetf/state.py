@@ -36,9 +36,9 @@ def defect(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> str | Non
         if name in like and tensor.shape != like[name].shape:
             return f"{name} has shape {tuple(tensor.shape)}, not {tuple(like[name].shape)}"
     floats = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
-    finite = [torch.isfinite(tensor).all() for tensor in floats.values()]
-    if finite and not torch.stack(finite).all():  # one read from the device for all tensors
-        name = next(name for name, good in zip(floats, finite, strict=True) if not good)
+    together = torch.cat([tensor.flatten() for tensor in floats.values()] or [torch.zeros(1)])
+    if len(together) and not torch.isfinite(torch.linalg.vector_norm(together, torch.inf)):  # one read from the device
+        name = next(name for name, tensor in floats.items() if not torch.isfinite(tensor).all())
         return f"{name} holds NaN or infinite values"
     return None
 

@@ -17,7 +17,10 @@ from multiprocessing.connection import Connection
 # Workers allocate and free the same large tensors in every step. By default each goes back to the system and comes
 # again as fresh pages, which costs more than many a layer; with these, glibc keeps them.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # until a worker says more
+# Until a worker says more. The last is for torch.compile, which would start processes of its own.
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"
+)
 
 PROGRAM = "import sys; sys.path[:] = {path!r}; from fedetf.engines.forkserver import serve_forks; serve_forks({socket})"
 
@@ -37,6 +40,11 @@ class ForkServer:
                 start_new_session=True,  # Ctrl-C is for the owner alone
             )
         atexit.register(self.close)
+
+    @property
+    def pid(self) -> int:
+        """Of the process; its workers are in its process group."""
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -63,8 +71,10 @@ _running: ForkServer | None = None
 def fork_server() -> ForkServer:
     """The one of this process; it is started when it is first wanted, and again if it died."""
     global _running
-    if _running is None or not _running.alive:
-        _running = ForkServer()
+    if _running is not None and not _running.alive:
+        _running.close()
+        _running = None
+    _running = _running or ForkServer()
     return _running
 
 

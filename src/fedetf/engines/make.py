@@ -1,6 +1,7 @@
 """The engine that the settings ask for."""
 
 import os
+from importlib.util import find_spec
 
 import torch
 
@@ -14,31 +15,33 @@ from fedetf.errors import UserError
 
 
 def make_engine(job: Job, private: PrivateStates) -> Engine:
-    """The engine of ``engine.name``; ``auto`` takes worker processes on a CPU with several cores, else serial."""
+    """The engine of ``engine.name``."""
     settings = job.settings.engine
-    device = find_device(settings.device)
-    name = choose(settings, device)
+    name, device = choose(settings)
     if name == "serial":
-        if (settings.workers or 1) > 1:
-            raise UserError(f"the serial engine has one worker, not {settings.workers}; leave --workers out")
         return SerialEngine(job, private, device)
-    if device.type != "cpu":
+    if name == "processes":
+        return ProcessEngine(job, private, settings.workers or cores())
+    from fedetf.engines.ray import RayEngine  # an extra that others need not have
+
+    return RayEngine(job, private, settings.workers, settings.address)
+
+
+def choose(settings: EngineSettings) -> tuple[str, torch.device]:
+    """The engine and its device; ``auto`` takes worker processes on a CPU with several cores, else serial."""
+    device, name, workers = find_device(settings.device), settings.name, settings.workers
+    forks = hasattr(os, "fork")
+    if name == "auto":
+        name = "processes" if device.type == "cpu" and forks and (workers or cores()) > 1 else "serial"
+    if name == "serial" and (workers or 1) > 1:
+        raise UserError(f"the serial engine has one worker, not {workers}; leave --workers out")
+    if name != "serial" and device.type != "cpu":
         raise UserError(f"engine {name!r} works on CPUs; on {device} use --engine serial")
-    if name == "ray":
-        from fedetf.engines.ray import RayEngine  # an extra of its own
-
-        return RayEngine(job, private, settings.workers, settings.address)
-    if not hasattr(os, "fork"):
+    if name == "processes" and not forks:
         raise UserError("engine 'processes' needs fork, which this system lacks; use --engine serial")
-    return ProcessEngine(job, private, settings.workers or cores())
-
-
-def choose(settings: EngineSettings, device: torch.device) -> str:
-    """The engine's name, ``auto`` resolved."""
-    if settings.name != "auto":
-        return settings.name
-    several = (settings.workers or cores()) > 1 and hasattr(os, "fork")
-    return "processes" if several and device.type == "cpu" else "serial"
+    if name == "ray" and find_spec("ray") is None:
+        raise UserError("engine 'ray' is an extra; install it with: pip install 'fedetf[ray]'")
+    return name, device
 
 
 def cores() -> int:

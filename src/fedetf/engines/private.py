@@ -1,7 +1,9 @@
 """What clients keep between rounds: on disk, one file for each client, read when the client's turn comes."""
 
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -16,8 +18,10 @@ class PrivateStates:
     """
 
     def __init__(self, folder: Path | None = None):
-        self._temporary = tempfile.TemporaryDirectory(prefix="fedetf-") if folder is None else None
-        self.folder = folder or Path(self._temporary.name)  # type: ignore[union-attr]  # one of the two is there
+        self._temporary = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="fedetf-"))
+        if self._temporary:
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.rounds: dict[int, int] = {}  # client -> round of the file that counts
         self._unsynced: list[Path] = []
         self._replaced: list[Path] = []  # since the last checkpoint, which may still need them
@@ -38,7 +42,7 @@ class PrivateStates:
         if client in self.rounds:
             self._replaced.append(self._path(client, self.rounds[client]))
         self.rounds[client] = round
-        if self._temporary is not None:
+        if self._temporary:
             self._remove(self._replaced)
 
     def sync(self) -> None:

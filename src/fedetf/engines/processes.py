@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 
 import torch
@@ -47,8 +47,7 @@ class ProcessEngine(Engine):
     def results(self, steps: Sequence[Step], received: State, tick: Tick) -> Iterator[Result]:
         """On as many workers as there are."""
         self._broadcast(received)
-        ahead = max(4 * self._workers, BUFFERED // max(nbytes(received), 1))
-        return in_order(self, steps, ahead, tick)
+        return in_order(self, steps, window(self._workers, received), tick)
 
     def close(self) -> None:
         """End the workers, whatever they are doing, and free the memory."""
@@ -111,33 +110,51 @@ def _use_shared_images(job: Job, twin: Job) -> None:
         mine.x.set_(theirs.x)  # type: ignore[call-overload]  # torch's stubs lack it
 
 
+def window(workers: int, received: State) -> int:
+    """How many steps may be begun before the first of them is done, so that few enough results wait for their turn."""
+    return max(4 * workers, BUFFERED // max(nbytes(received), 1))
+
+
 # --- the worker's side ------------------------------------------------------------------------------------------------
 
 
+class Answering:
+    """A worker behind messages: takes a packed step, gives the packed result. An error is a result as well."""
+
+    def __init__(self, job: Job):
+        torch.set_num_threads(job.settings.engine.threads)
+        self._job = job
+        self._worker: Worker | None = None
+        self._received, self._known = State(), 0
+
+    def answer(self, message: bytes, sent_model: Callable[[], bytes]) -> bytes:
+        """Do a step; ``sent_model`` gives the packed model that it starts from, and is asked when that is a new one."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                step, private, sent = unpack_step(message)
+                if sent != self._known:
+                    self._received, self._known = unpack(sent_model())[1]["received"], sent
+                self._worker = self._worker or Worker(self._job, CPU)
+                result = self._worker.perform(step, self._received, private)
+                warned = [str(w.message) for w in caught if not issubclass(w.category, DeprecationWarning)]
+                return pack_result(result, warned)
+            except Exception as error:  # it is raised again where the run is
+                return pack_error(error, traceback.format_exc())
+
+
 def serve(connection: int, job_memory: int, received_memory: int) -> None:
-    """The life of a worker process: take a step, do it, send what came of it, until the owner is gone."""
+    """The life of a worker process: answer until the owner is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     owner = Connection(connection)
     path, *parts = stored(Memory(job_memory))
     sys.path[:] = json.loads(bytes(path))  # the user's own modules are where the owner finds them
-    job: Job = restore(parts)
-    memory = Memory(received_memory)
-    torch.set_num_threads(job.settings.engine.threads)
-    worker: Worker | None = None
-    received, known = State(), 0
-    while True:
-        try:
-            step, private, sent = unpack_step(owner.recv_bytes())
-        except (EOFError, OSError):
-            return
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                worker = worker or Worker(job, CPU)
-                if sent != known:
-                    length = int.from_bytes(memory.bytes[:8], "little")
-                    received, known = unpack(memory.bytes[8 : 8 + length])[1]["received"], sent
-                answer = pack_result(worker.perform(step, received, private), [str(w.message) for w in caught])
-            except Exception as error:  # it is raised again where the run is
-                answer = pack_error(error, traceback.format_exc())
-        owner.send_bytes(answer)
+    answering = Answering(restore(parts))
+    received = Memory(received_memory).bytes
+
+    def sent_model() -> bytes:
+        return bytes(received[8 : 8 + int.from_bytes(received[:8], "little")])
+
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            owner.send_bytes(answering.answer(owner.recv_bytes(), sent_model))

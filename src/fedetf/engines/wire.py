@@ -20,13 +20,12 @@ def pack(about: Mapping[str, Any], **states: Mapping[str, Tensor]) -> bytes:
     return save(tensors, {"fedetf": json.dumps({"about": about, "parts": list(states)})})
 
 
-def unpack(message: bytes | memoryview) -> tuple[dict[str, Any], dict[str, State]]:
+def unpack(message: bytes) -> tuple[dict[str, Any], dict[str, State]]:
     """The JSON and the states of a message."""
-    data = bytes(message)
-    length = int.from_bytes(data[:8], "little")
-    head = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["fedetf"])
+    length = int.from_bytes(message[:8], "little")
+    head = json.loads(json.loads(message[8 : 8 + length])["__metadata__"]["fedetf"])
     states: dict[str, State] = {part: {} for part in head["parts"]}
-    for key, tensor in load(data).items():
+    for key, tensor in load(message).items():
         part, _, name = key.partition("/")
         states[part][name] = tensor
     return head["about"], states

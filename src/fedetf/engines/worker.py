@@ -1,10 +1,13 @@
 """A worker: one net, into which client after client is put. Every engine is made of workers."""
 
+import warnings
+
 import torch
 from torch import Tensor
 
 from fedetf.client import EVALUATION_BATCH, Client
 from fedetf.data.samples import Samples
+from fedetf.engines.compiled import Encode, compiled
 from fedetf.engines.job import Job
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.errors import RunError, StepError, UserError
@@ -36,6 +39,7 @@ class Worker:
         self._train = _to(job.dataset.train, device)
         self._test = _to(job.dataset.test, device)
         self._prepare = job.normalize(device)
+        self._encode = self._compiled() if job.settings.engine.compile else self.net.encoder
 
     def perform(self, step: Step, received: State, private: State) -> Result:
         """Do one step; an error in it comes out with its client and round named."""
@@ -110,16 +114,29 @@ class Worker:
             momentum={name.removeprefix(MOMENTUM): t for name, t in private.items() if name.startswith(MOMENTUM)},
             logits=lambda net, h: self.job.method.logits(net, h, personal=True),
             data=self._train,
-            train=torch.from_numpy(partition.train[id]).to(self.device),
-            test=torch.from_numpy(partition.test[id]).to(self.device),
-            counts=torch.from_numpy(partition.counts[id]).to(self.device),
+            train=torch.tensor(partition.train[id], device=self.device),
+            test=torch.tensor(partition.test[id], device=self.device),
+            counts=torch.tensor(partition.counts[id], device=self.device),
             prepare=self._prepare,
+            encode=self._encode,
+            precision=torch.bfloat16 if settings.engine.precision == "bfloat16" else None,
             augment=settings.data.augment == "crop_flip",
             settings=settings.train,
             personal=settings.personal,
             epochs=epochs,
             lr=lr,
         )
+
+    def _compiled(self) -> Encode:
+        """The encoder compiled for whole batches, if any client has one."""
+        size = self.job.settings.train.batch_size
+        if max(map(len, self.job.partition.train)) < size:
+            warnings.warn(f"no client holds a whole batch of {size}, so that nothing is compiled", stacklevel=2)
+            return self.net.encoder
+        if not any(name.startswith("encoder.") for name in self._trainable):
+            return self.net.encoder  # frozen: it runs once, without gradients
+        rows = torch.arange(size, device=self.device) % len(self._train)
+        return compiled(self.net.encoder, self._prepare(self._train.x[rows]))
 
     def _load(self, received: State, private: State) -> State:
         """Put the received and the private tensors into the net, and nothing of the last client is left in it.

@@ -63,3 +63,18 @@ def partition_table(partition: Partition) -> Table:
         rows.append([str(k), str(counts.sum()), str(len(partition.test[k])), f"{held}/{len(counts)}", largest])
     numbers = ["client", "train", "test", "classes"]
     return plain_table([*numbers, "most of"], rows, right=numbers)
+
+
+def bench_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What ``fedetf bench`` measured."""
+    shown = [
+        [
+            row["name"],
+            f"{row['value']:,.0f}" if row["value"] >= 100 else f"{row['value']:.3g}",
+            row["unit"],
+            "" if row["ratio"] is None else f"{row['ratio']:.2f}" if row["ratio"] >= 0.1 else f"{row['ratio']:.4f}",
+            row["against"] and f"× {row['against']}",
+        ]
+        for row in rows
+    ]
+    return plain_table(["what", "measured", "unit", "ratio", "against"], shown, right=["measured", "ratio"])

@@ -1,0 +1,272 @@
+"""``fedetf bench``: what this machine can do, and how near to it the engines come. Ratios, measured side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedetf.bench.workload import training_job
+from fedetf.checkpoints import Checkpoint
+from fedetf.engines.base import Engine
+from fedetf.engines.job import Job
+from fedetf.engines.make import cores, make_engine
+from fedetf.engines.private import PrivateStates
+from fedetf.engines.worker import Worker
+from fedetf.federation import Federation
+from fedetf.methods.fedetf import plain_loss
+from fedetf.state import WeightedMean
+
+Pass = Callable[[], float]  # does a piece of work and returns the seconds it took
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    name: str
+    value: float
+    unit: str
+    ratio: float | None = None
+    against: str = ""
+
+
+def bench(scale: float = 1.0, repeats: int = 5, say: Callable[[str], object] = bool) -> dict[str, Any]:
+    """Measure everything; ``scale`` makes the work smaller, ``say`` is told what is being measured."""
+    rows: list[Row] = []
+    for what, measure in (
+        ("training on one core", _one_core),
+        ("training on all cores", _all_cores),
+        ("the finetuning stage", _finetuning),
+        ("what surrounds training", _costs),
+        ("ten to ten thousand clients", _clients),
+    ):
+        say(what)
+        rows += measure(scale, repeats)
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{platform.machine()}, {cores()} cores, Python {platform.python_version()}, torch {torch.__version__}",
+        "rows": [dataclasses.asdict(row) for row in rows],
+    }
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def _one_core(scale: float, repeats: int) -> list[Row]:
+    """FedAvg, ResNet-20, four clients with the same number of whole batches of 128."""
+    work = training_job(scale)
+    with ExitStack() as stack:
+        contestants = {
+            "bare loop, NCHW": stack.enter_context(_bare("nchw", scale)),
+            "bare loop, channels_last": stack.enter_context(_bare("channels_last", scale)),
+            "serial engine": stack.enter_context(_engine(_with(work, name="serial"))),
+            "process engine, 1 worker": stack.enter_context(_engine(_with(work, name="processes", workers=1))),
+        }
+        compiling = stack.enter_context(_engine(_with(work, name="processes", workers=1, compile=True)))
+        first = compiling()
+        contestants["process engine, 1 worker, --compile"] = compiling
+        seconds = _interleaved(contestants, repeats)
+    images, limit = sum(map(len, work.partition.train)), "bare loop, channels_last"
+    rows = [_speed(name, images, seconds, limit) for name in contestants]
+    one = seconds["process engine, 1 worker"]
+    rows.append(
+        Row("process engine, 1 worker", *_per_second(images, one), _ratio(seconds["bare loop, NCHW"], one), "NCHW")
+    )
+    compile_seconds = first - statistics.median(seconds["process engine, 1 worker, --compile"])
+    return [*rows, Row("compiling, or taking it from the cache", compile_seconds, "s")]
+
+
+def _all_cores(scale: float, repeats: int) -> list[Row]:
+    """The same with 20 skewed clients (α = 0.1)."""
+    work = training_job(scale, clients=20, images=2048, alpha=0.1)
+    one, several = "1 worker, 20 skewed clients", f"{cores()} workers, 20 skewed clients"
+    engines = {one: {"name": "processes", "workers": 1}, several: {"name": "processes", "workers": cores()}}
+    if find_spec("ray") is not None:
+        engines["Ray, the same"] = {"name": "ray", "workers": cores()}
+    with ExitStack() as stack:
+        contestants = {name: stack.enter_context(_engine(_with(work, **e))) for name, e in engines.items()}
+        seconds = _interleaved(contestants, max(repeats // 2, 2))
+    images = sum(map(len, work.partition.train))
+    return [_speed(name, images, seconds, one) for name in contestants]
+
+
+@contextmanager
+def _bare(layout: str, scale: float) -> Iterator[Pass]:
+    program = [sys.executable, "-m", "fedetf.bench.bare", layout, str(scale)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+
+        def once() -> float:
+            stdin.write("go\n")
+            stdin.flush()
+            return float(stdout.readline())
+
+        yield once
+        stdin.close()
+
+
+@contextmanager
+def _engine(work: Job) -> Iterator[Pass]:
+    engine = make_engine(work, PrivateStates())
+    state = work.build_net().state_dict()
+    clients = range(len(work.partition))
+
+    def once() -> float:
+        began = time.perf_counter()
+        for _ in engine.train(clients, 1, state):
+            pass
+        return time.perf_counter() - began
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield once
+    finally:
+        torch.set_num_threads(before)
+        engine.close()
+
+
+def _interleaved(contestants: dict[str, Pass], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each, taking turns so that whatever else the machine does touches all alike; the first is warm-up."""
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(repeats + 1):
+        for name, once in contestants.items():
+            took = once()
+            if turn:
+                seconds[name].append(took)
+    return seconds
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def _finetuning(scale: float, repeats: int) -> list[Row]:
+    """FedETF's second stage on one client: turns of ETF and projection behind a frozen encoder."""
+    work = training_job(scale / 4, clients=1, method__name="fedetf", train__batch_size=64)
+    worker = Worker(work, torch.device("cpu"))
+    received, turns = worker.job.build_net().state_dict(), 10
+
+    def stage(reuse: bool) -> float:
+        client = worker._client(0, 1, received, {}, epochs=1, lr=0.01)
+        began = time.perf_counter()
+        for _ in range(turns):
+            for part in ("head.V", "head.projection"):
+                client.train(plain_loss, [part, "head.beta"], lr=0.05, eval_frozen_encoder=reuse)
+        return time.perf_counter() - began
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    slow, fast = "second finetuning stage, encoder run in each step", "second finetuning stage, features reused"
+    seconds = _interleaved({slow: lambda: stage(False), fast: lambda: stage(True)}, max(repeats // 2, 2))
+    torch.set_num_threads(before)
+    return [_speed(name, 2 * turns * len(work.partition.train[0]), seconds, slow) for name in (slow, fast)]
+
+
+def _costs(scale: float, repeats: int) -> list[Row]:
+    """Aggregation, broadcast and a checkpoint, as shares of a ResNet-20 round on 2,000 images with all cores."""
+    images = 2000
+    work = _with(training_job(scale, clients=10, train__rounds=1), name="processes", workers=cores())
+    with tempfile.TemporaryDirectory() as folder:
+        federation = Federation(work, [list(range(10))], private=PrivateStates(Path(folder) / "clients"))
+        began = time.perf_counter()
+        uploads = [trained.upload for trained in federation.engine.train(range(10), 1, federation.server.state)]
+        next(federation.rounds())
+        began = time.perf_counter()
+        list(federation.engine.train(range(10), 1, federation.server.state))
+        per_round = (time.perf_counter() - began) * images / sum(upload.images for upload in uploads)
+
+        def aggregation() -> None:
+            mean = WeightedMean()
+            for upload in uploads:
+                mean.add(upload.state, upload.samples)
+            mean.result()
+
+        def checkpoint() -> None:
+            federation.private.sync()
+            Checkpoint.of(federation).save(Path(folder))
+
+        steps = {
+            "aggregation of 10 clients": aggregation,
+            "broadcast to all workers": lambda: _broadcast(federation.engine, federation.server.state),
+            "checkpoint": checkpoint,
+        }
+        seconds = {name: statistics.median(_timed(step) for _ in range(2 * repeats)) for name, step in steps.items()}
+        federation.engine.close()
+    return [Row(name, 1000 * s, "ms", s / per_round, "round of 2,000 images") for name, s in seconds.items()]
+
+
+def _broadcast(engine: Engine, state: Any) -> None:
+    """Send a model, and let a worker take it in."""
+    next(engine.results(engine.evaluation_steps()[:1], state, bool))
+
+
+def _timed(step: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began
+
+
+def _clients(scale: float, repeats: int) -> list[Row]:
+    """Seconds and peak memory of all processes as clients grow, on the same images."""
+    rows = []
+    for how, kind, rounds in (
+        ("10 take part, same batches each", "same", 10),
+        ("all take part, images dealt out", "dealt", 1),
+    ):
+        counts = [10, 100, 1000, 10_000]
+        found = {K: _in_process(K, kind, max(int(rounds * scale), 1)) for K in counts}
+        for K, measured in found.items():
+            first = found[counts[0]]
+            per_image = measured["seconds"] / measured["images"]
+            ratio = per_image / (first["seconds"] / first["images"])
+            rows.append(Row(f"{K:,} clients, {how}", 1e6 * per_image, "µs/image", ratio, "10 clients"))
+            memory = measured["bytes"] / 2**20
+            rows.append(
+                Row(f"{K:,} clients, peak memory", memory, "MiB", measured["bytes"] / first["bytes"], "10 clients")
+            )
+    return rows
+
+
+def _in_process(clients: int, kind: str, rounds: int) -> dict[str, float]:
+    program = [sys.executable, "-m", "fedetf.bench.scale", str(clients), kind, str(rounds)]
+    output = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    measured: dict[str, float] = json.loads(output)
+    return measured
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _with(work: Job, **engine: object) -> Job:
+    settings = work.settings.engine.model_copy(update={**engine, "device": "cpu"})
+    return dataclasses.replace(work, settings=work.settings.model_copy(update={"engine": settings}))
+
+
+def _speed(name: str, images: int, seconds: dict[str, list[float]], against: str) -> Row:
+    ratio = None if name == against else _ratio(seconds[against], seconds[name])
+    return Row(name, *_per_second(images, seconds[name]), ratio, against if ratio else "")
+
+
+def _per_second(images: int, seconds: Sequence[float]) -> tuple[float, str]:
+    return images / statistics.median(seconds), "images/s"
+
+
+def _ratio(reference: Sequence[float], seconds: Sequence[float]) -> float:
+    """How many times as fast: the median over turns, each compared with the reference of the same turn."""
+    return statistics.median(a / b for a, b in zip(reference, seconds, strict=True))

@@ -1,0 +1,116 @@
+"""The Ray engine: the same workers as actors, on as many machines as a cluster has."""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # these two are read when it is imported
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns about a change of its own
+
+import numpy as np
+import ray
+import torch
+from numpy.typing import NDArray
+
+from fedetf.engines.base import Engine, Tick
+from fedetf.engines.dispatch import in_order
+from fedetf.engines.forkserver import KEEP_MEMORY
+from fedetf.engines.job import Job
+from fedetf.engines.memory import flatten, restore
+from fedetf.engines.private import PrivateStates
+from fedetf.engines.processes import CPU, Answering, window
+from fedetf.engines.steps import Result, Step
+from fedetf.engines.wire import pack, pack_step, unpack_result
+from fedetf.errors import UserError
+from fedetf.state import State
+
+Bytes = NDArray[np.uint8]
+
+
+class RayEngine(Engine):
+    """Steps run in Ray actors. Images and the received model are put into the object store once.
+
+    An actor or a node that is lost takes its step with it; another actor does the step again. What clients keep stays
+    with the driver, so that nothing of the run is lost with a node.
+    """
+
+    def __init__(self, job: Job, private: PrivateStates, workers: int | None, address: str | None):
+        super().__init__(job, private)
+        self._asked = workers
+        if not ray.is_initialized():
+            _connect(address, workers)
+        self._job = ray.put([np.frombuffer(part, np.uint8) for part in flatten(job)])
+        self._received: Any = None  # reference to the model that the current steps start from
+        self._sent = 0
+        self._limit = 1
+        self._idle: list[Any] = []
+        self._busy: dict[Any, tuple[Any, int]] = {}  # reference to the result -> actor, place of the step
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU."""
+        return CPU
+
+    def results(self, steps: Sequence[Step], received: State, tick: Tick) -> Iterator[Result]:
+        """On as many actors as the cluster has cores by now."""
+        self._received = ray.put(np.frombuffer(pack({}, received=received), np.uint8))
+        self._sent += 1
+        self._limit = self._workers()
+        return in_order(self, steps, window(self._limit, received), tick)
+
+    def close(self) -> None:
+        """End the actors. Ray itself stays for the next run, and ends with the program."""
+        for actor in (*self._idle, *(actor for actor, _ in self._busy.values())):
+            ray.kill(actor)
+        self._idle.clear()
+        self._busy.clear()
+
+    # --- the crew, see dispatch.Crew ---
+
+    def has_room(self) -> bool:
+        """Whether an actor is free, or another can be started."""
+        return bool(self._idle) or len(self._busy) < self._limit
+
+    def give(self, place: int, step: Step) -> None:
+        """Send a step to a free actor."""
+        actor = self._idle.pop() if self._idle else _Actor.remote(self._job)  # type: ignore[attr-defined]  # Ray adds it
+        message = pack_step(step, self.private.load(step.client), self._sent)
+        self._busy[actor.answer.remote(message, self._received)] = actor, place
+
+    def take(self) -> tuple[int, Result | None]:
+        """Wait for the next actor that is done, or lost."""
+        done, _ = ray.wait(list(self._busy), num_returns=1)
+        actor, place = self._busy.pop(done[0])
+        try:
+            message = ray.get(done[0])
+        except ray.exceptions.RayError:
+            self._limit = self._workers()  # the cores of a lost node are lost with it
+            return place, None
+        self._idle.append(actor)
+        return place, unpack_result(message)
+
+    def _workers(self) -> int:
+        cores = sum(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
+        return max(min(self._asked or cores, cores), 1)
+
+
+@ray.remote(num_cpus=1, runtime_env={"env_vars": KEEP_MEMORY})
+class _Actor:
+    """A worker in the cluster."""
+
+    def __init__(self, job: list[Bytes]):
+        self._answering = Answering(restore(job))
+
+    def answer(self, message: bytes, received: Bytes) -> bytes:
+        """Do a step."""
+        return self._answering.answer(message, received.tobytes)
+
+
+def _connect(address: str | None, workers: int | None) -> None:
+    here: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **here)
+    except (ConnectionError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise UserError(f"no Ray cluster at {address!r}: {reason}; see engine.address") from None

@@ -1,0 +1,372 @@
+"""Every engine gives the same bits, whatever happens to its workers."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import Field
+from torch import nn
+
+import fedetf
+from fedetf.engines.dispatch import in_order
+from fedetf.engines.forkserver import fork_server
+from fedetf.engines.memory import flatten, restore, store, stored
+from fedetf.engines.private import PrivateStates
+from fedetf.engines.steps import Personal, Step, Trained
+from fedetf.engines.wire import pack_error, pack_result, pack_step, unpack_result, unpack_step
+from fedetf.errors import RunError, StepError, UserError
+from fedetf.federation import Listener
+from fedetf.methods import METHODS, Upload
+
+OPTIONS = {
+    "dataset": "digits",
+    "clients": 5,
+    "alpha": 0.3,
+    "participation": 0.6,
+    "rounds": 2,
+    "epochs": 1,
+}
+SMALL = {"data.limit": 300, "data.test_limit": 60, "personal.rounds": 1, "train.batch_size": 16}
+THREE = {"engine": "processes", "workers": 3}
+
+
+def assert_equal(a: fedetf.Result, b: fedetf.Result) -> None:
+    assert all(torch.equal(tensor, b.outcome.model[name]) for name, tensor in a.outcome.model.items())
+    assert a.personal_per_client == b.personal_per_client
+    assert [r.loss for r in a.rounds] == [r.loss for r in b.rounds]
+    assert a.general == b.general
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_serial_one_worker_and_three_give_the_same_bits(method: str, tmp_path: Path) -> None:
+    runs = {"serial": {"engine": "serial"}, "one": {"engine": "processes", "workers": 1}, "three": THREE}
+    for name, engine in runs.items():
+        fedetf.run(method=method, **OPTIONS, **engine, settings=SMALL, out=tmp_path / name)
+    for path in (tmp_path / "serial").rglob("*.safetensors"):
+        if "checkpoints" in path.parts:  # they hold how long the rounds took
+            continue
+        for other in ("one", "three"):
+            assert (tmp_path / other / path.relative_to(tmp_path / "serial")).read_bytes() == path.read_bytes()
+
+
+def test_images_of_channels_last_and_resnets(tmp_path: Path) -> None:
+    options = {**OPTIONS, "clients": 3, "rounds": 1, "model": "resnet20", "settings": {**SMALL, "data.limit": 60}}
+    assert_equal(fedetf.run(engine="serial", **options), fedetf.run(**THREE, **options))
+
+
+def test_processes_are_the_default_on_a_cpu_with_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedetf.config import EngineSettings
+    from fedetf.engines.make import choose
+
+    assert choose(EngineSettings(device="cpu"))[0] == "serial"  # see conftest.py: one core
+    monkeypatch.setattr("fedetf.engines.make.cores", lambda: 2)
+    assert choose(EngineSettings(device="cpu"))[0] == "processes"
+    assert choose(EngineSettings(device="cpu", workers=1))[0] == "serial"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "serial", "workers": 2}, "the serial engine has one worker, not 2; leave --workers out"),
+        ({"name": "processes", "device": "meta"}, "works on CPUs"),
+    ],
+)
+def test_engines_that_cannot_be(settings: dict, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedetf.config import EngineSettings
+    from fedetf.engines.make import choose
+
+    monkeypatch.setattr("fedetf.engines.make.find_device", torch.device)
+    with pytest.raises(UserError, match=message):
+        choose(EngineSettings(**{"device": "cpu", **settings}))
+
+
+# --- the user's own code in workers -----------------------------------------------------------------------------------
+
+
+class Halved(fedetf.Method):
+    factor: float = Field(0.5, description="on the loss")
+
+    def loss(self, client, h, y):
+        return self.factor * super().loss(client, h, y)
+
+
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 7)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1)).relu()
+
+
+def test_own_classes_of_a_module(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    encoder = Flat()
+    options = {**OPTIONS, "method": Halved, "model": encoder, "settings": {**SMALL, "method.factor": 0.25}}
+    assert_equal(fedetf.run(engine="serial", **options), fedetf.run(**THREE, **options))
+
+
+SCRIPT = """
+import fedetf
+
+class Mine(fedetf.Method):
+    def loss(self, client, h, y):
+        return 2 * super().loss(client, h, y)
+
+print("once")
+result = fedetf.run(method=Mine, clients=2, rounds=1, epochs=1, engine="processes", workers=2,
+                    settings={"data.limit": 100})
+print(result.general > 0)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_needs_no_main_guard_and_its_classes_reach_the_workers(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("once\nTrue\n", "")
+
+
+def test_a_method_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "halved_loss.py").write_text(
+        "from fedetf import Method\n"
+        "def half(x): return x / 2\n"
+        "class Mine(Method):\n"
+        "    def loss(self, client, h, y): return half(super().loss(client, h, y))\n"
+    )
+    options = {**OPTIONS, "method": f"{tmp_path}/halved_loss.py:Mine", "settings": SMALL}
+    assert_equal(fedetf.run(engine="serial", **options), fedetf.run(**THREE, **options))
+
+
+# --- errors and warnings in workers -----------------------------------------------------------------------------------
+
+
+class Fails(fedetf.Method):
+    def local(self, client):
+        if client.id == 2 and client.round == 2:
+            raise ValueError("boom")
+        super().local(client)
+
+
+@pytest.mark.parametrize("engine", [{"engine": "serial"}, THREE])
+def test_an_error_in_a_method_names_client_and_round_once(engine: dict) -> None:
+    with pytest.raises(StepError, match=r"^client 2, round 2: ValueError: boom$") as caught:
+        fedetf.run(method=Fails, **{**OPTIONS, "participation": 1.0}, **engine, settings=SMALL)
+    assert "boom" in str(caught.value.__cause__)
+
+
+def test_the_command_line_shows_the_traceback_and_one_error_line(tmp_path: Path, capsys) -> None:
+    from fedetf.cli import main
+
+    (tmp_path / "fails.py").write_text(
+        "from fedetf import Method\nclass Mine(Method):\n    def local(self, client): raise ValueError('boom')\n"
+    )
+    flags = f"run --method {tmp_path}/fails.py:Mine --rounds 1 --clients 2 --engine processes --workers 2"
+    assert main([*flags.split(), "--out", str(tmp_path / "run"), "--set", "data.limit=50"]) == 1
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1].startswith("error: client ")
+    assert error.splitlines()[-1].endswith(", round 1: ValueError: boom")
+    assert "def local" in error
+    assert error.count("error: ") == 1
+
+
+class Warns(fedetf.Method):
+    def local(self, client):
+        if client.id == 1:
+            warnings.warn("take care", stacklevel=1)
+        super().local(client)
+
+
+def test_warnings_of_workers_reach_the_user() -> None:
+    with pytest.warns(UserWarning, match="take care"):
+        fedetf.run(method=Warns, **{**OPTIONS, "participation": 1.0}, **THREE, settings=SMALL)
+
+
+# --- workers that die -------------------------------------------------------------------------------------------------
+
+
+class DiesOnce(fedetf.Method):
+    mark: str = ""
+
+    def local(self, client):
+        if client.id == 1 and self.mark and not Path(self.mark).exists():
+            Path(self.mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().local(client)
+
+
+class DiesAlways(fedetf.Method):
+    def local(self, client):
+        if client.id == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_dies_is_replaced_and_its_client_trained_again(tmp_path: Path) -> None:
+    options = {**OPTIONS, "participation": 1.0, "method": DiesOnce}
+    whole = fedetf.run(engine="serial", settings=SMALL, **options)
+    mark = tmp_path / "died"
+    assert_equal(whole, fedetf.run(**THREE, settings={**SMALL, "method.mark": str(mark)}, **options))
+    assert mark.exists()
+
+
+def test_a_client_that_ends_every_worker_ends_the_run() -> None:
+    with pytest.raises(RunError, match=r"client 1, round 1: its worker died 3 times without a word"):
+        fedetf.run(method=DiesAlways, **{**OPTIONS, "participation": 1.0}, **THREE, settings=SMALL)
+
+
+def children(pid: int) -> list[int]:
+    table = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True).stdout
+    pairs = [tuple(map(int, line.split())) for line in table.splitlines()[1:]]
+    return [child for child, parent in pairs if parent == pid]
+
+
+class Killer(Listener):
+    """Kills a worker after every second client, and once the process that makes workers."""
+
+    def __init__(self) -> None:
+        self.seen, self.killed = 0, 0
+
+    def client_done(self, record) -> None:
+        self.seen += 1
+        server = fork_server().pid
+        if self.seen % 2:
+            for pid in children(server)[:1]:
+                os.kill(pid, signal.SIGKILL)
+                self.killed += 1
+        if self.seen == 6:
+            os.kill(server, signal.SIGKILL)
+
+    def personal_done(self, personal) -> None:
+        self.client_done(personal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ditto", "fedetf"])
+def test_workers_killed_from_outside_change_nothing(method: str) -> None:
+    options = {**OPTIONS, "participation": 1.0, "rounds": 3, "method": method, "settings": SMALL}
+    killer = Killer()
+    assert_equal(fedetf.run(engine="serial", **options), fedetf.run(**THREE, listeners=[killer], **options))
+    assert killer.killed >= 3
+
+
+def test_workers_end_with_the_run() -> None:
+    fedetf.run(**OPTIONS, **THREE, settings=SMALL)
+    subprocess.run(["sleep", "0.3"], check=True)
+    assert children(fork_server().pid) == []
+
+
+# --- the order of work ------------------------------------------------------------------------------------------------
+
+
+class Crew:
+    """Two workers in virtual time: a step takes as long as it costs."""
+
+    def __init__(self, dies_at: int = -1):
+        self.now, self.busy, self.begun, self.dies_at = 0, [], [], dies_at
+
+    def has_room(self) -> bool:
+        return len(self.busy) < 2
+
+    def give(self, place: int, step: Step) -> None:
+        self.begun.append(place)
+        self.busy.append((self.now + step.cost, place))
+
+    def take(self):
+        self.now, place = min(self.busy)
+        self.busy.remove((self.now, place))
+        if place == self.dies_at:
+            self.dies_at = -1
+            return place, None
+        return place, place
+
+
+def steps(costs: list[int]) -> list[Step]:
+    return [Step("train", cost, client=i) for i, cost in enumerate(costs)]
+
+
+def test_results_come_in_order_and_the_longest_goes_first() -> None:
+    crew = Crew()
+    ticks: list[int] = []
+    assert list(in_order(crew, steps([1, 5, 2, 9, 3]), 10, lambda: ticks.append(1))) == [0, 1, 2, 3, 4]
+    assert crew.begun == [3, 1, 4, 2, 0]
+    assert crew.now == 10  # 9 + 1 beside 5 + 3 + 2; first come, first served would take 12
+    assert len(ticks) == 5
+
+
+def test_few_results_wait_for_their_turn() -> None:
+    costs = np.random.default_rng(0).integers(1, 100, 500).tolist()
+    crew, ahead = Crew(), 8
+    for turn, _ in enumerate(in_order(crew, steps(costs), ahead, bool)):
+        assert max(crew.begun) < turn + 2 * ahead
+    assert sorted(crew.begun) == list(range(500))
+
+
+def test_a_step_whose_worker_died_is_done_again() -> None:
+    crew = Crew(dies_at=1)
+    assert list(in_order(crew, steps([4, 3, 2]), 10, bool)) == [0, 1, 2]
+    assert crew.begun.count(1) == 2
+
+
+# --- what lies between processes --------------------------------------------------------------------------------------
+
+
+def test_messages() -> None:
+    state = {"a.b": torch.arange(6.0).reshape(2, 3).T, "n": torch.tensor(3), "beta": torch.tensor(0.1)}
+    step = Step("train", 7, client=3, round=2)
+    assert unpack_step(pack_step(step, {}, 5)) == (step, {}, 5)
+    trained = unpack_result(pack_result(Trained(Upload(3, 10, state, float("nan"), 20), {"g": torch.ones(2)}), []))
+    assert isinstance(trained, Trained)
+    assert (trained.upload.client, trained.upload.samples, trained.upload.images) == (3, 10, 20)
+    assert np.isnan(trained.upload.loss)
+    assert all(torch.equal(trained.upload.state[name], tensor) for name, tensor in state.items())
+    assert torch.equal(trained.private["g"], torch.ones(2))
+    personal = unpack_result(pack_result(Personal(1, None, [0.5], 2.0, state), []))
+    assert isinstance(personal, Personal)
+    assert (personal.client, personal.accuracy, personal.curve, personal.epochs) == (1, None, [0.5], 2.0)
+    assert unpack_result(pack_result(17, [])) == 17
+    assert unpack_result(pack_result({}, [])) == {}
+    with pytest.raises(UserError, match="so not"):
+        unpack_result(pack_error(UserError("so not"), ""))
+
+
+def test_shared_memory_holds_arrays_without_a_copy() -> None:
+    samples = fedetf.data.Samples(
+        torch.arange(48, dtype=torch.uint8).reshape(2, 2, 4, 3).permute(0, 3, 1, 2), torch.ones(2)
+    )
+    memory = store([b"first", *flatten(samples)])
+    first, *parts = stored(memory)
+    again = restore(parts)
+    assert bytes(first) == b"first"
+    assert torch.equal(again.x, samples.x)
+    assert again.x.stride() == samples.x.stride()
+    offset = len(memory.bytes) - samples.y.nbytes
+    memory.bytes[offset : offset + 4] = np.float32(7).tobytes()
+    assert again.y.tolist() == [7, 1]  # the very bytes
+    memory.close()
+
+
+def test_private_states_live_in_files_and_go_with_their_owner() -> None:
+    states = PrivateStates()
+    states.keep(3, 1, {"v": torch.ones(2)})
+    states.keep(3, 4, {"v": torch.full((2,), 4.0)})
+    states.keep(5, 4, {})
+    assert states.load(3)["v"].tolist() == [4, 4]
+    assert states.load(5) == states.load(9) == {}
+    assert [path.name for path in states.folder.iterdir()] == ["3-00004.safetensors"]
+    folder = states.folder
+    del states
+    assert not folder.exists()
+
+
+def test_no_pickle_is_read_from_files() -> None:
+    sources = Path(fedetf.__file__).parent.rglob("*.py")
+    users = {path.name for path in sources if re.search(r"pickle\.load|torch\.load\(", path.read_text("utf-8"))}
+    assert users == {"memory.py"}  # between a process and its own workers

@@ -1,0 +1,328 @@
+"""A run that is killed at any moment and resumed ends in the same bits as one that was never stopped."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedetf
+from fedetf.checkpoints import newest
+from fedetf.engines.private import PrivateStates
+from fedetf.errors import UserError
+from fedetf.federation import Listener
+from fedetf.state import load_state
+
+OPTIONS = {
+    "dataset": "digits",
+    "clients": 5,
+    "alpha": 0.5,
+    "participation": 0.6,
+    "rounds": 4,
+    "epochs": 1,
+    "engine": "serial",
+    "settings": {"data.limit": 300, "data.test_limit": 50, "personal.rounds": 1, "measure.tensorboard": False},
+}
+
+
+def assert_same_run(a: Path, b: Path) -> None:
+    """Every tensor of every file, every number but the times."""
+    names = [
+        {path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors") if "clients/" not in str(path)}
+        for folder in (a, b)
+    ]
+    assert names[0] == names[1]
+    for name in names[0]:
+        one, other = load_state(a / name), load_state(b / name)
+        assert one.keys() == other.keys()
+        assert all(torch.equal(tensor, other[key]) for key, tensor in one.items()), name
+    kept = [newest(folder / "checkpoints", PrivateStates(folder / "clients")) for folder in (a, b)]
+    assert kept[0] is not None
+    assert kept[1] is not None
+    assert kept[0].clients == kept[1].clients
+    for client, round in kept[0].clients.items():
+        one, other = (load_state(folder / f"clients/{client}-{round:05d}.safetensors") for folder in (a, b))
+        assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
+    assert _numbers(a) == _numbers(b)
+
+
+def _numbers(folder: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    result = json.loads((folder / "result.json").read_text())
+    return [{k: v for k, v in d.items() if k not in ("seconds", "images_per_second")} for d in (*lines, result)]
+
+
+def in_child(work: Callable[[], object], then: Callable[[int], object] = bool) -> int:
+    """Run ``work`` in a fork of this process, ``then`` here with its pid; returns the status it ended with."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    then(pid)
+    return os.waitpid(pid, 0)[1]
+
+
+def go_on(folder: Path, method: str) -> None:
+    if (folder / "config.toml").is_file():
+        fedetf.resume(folder)
+    else:
+        fedetf.run(method=method, out=folder, **OPTIONS)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    kills, in_personal_stage = 0, 0
+    for method in ("ditto", "feddyn", "fedrep", "fedetf", "ccvr", "fedproto"):
+        whole, broken = tmp_path / f"{method}-whole", tmp_path / f"{method}-broken"
+        began = time.monotonic()
+        fedetf.run(method=method, out=whole, **OPTIONS)
+        lasts = time.monotonic() - began
+        patience = 0.0
+        while not (broken / "result.json").exists():
+            patience += lasts / 30  # a slow machine must get on as well
+            delay = rng.uniform(0.1, 0.4) * lasts + patience
+
+            def kill(pid: int, delay: float = delay) -> None:
+                time.sleep(delay)
+                os.kill(pid, signal.SIGKILL)
+
+            status = in_child(lambda method=method, broken=broken: go_on(broken, method), kill)
+            assert status in (0, signal.SIGKILL)
+            kills += status == signal.SIGKILL
+            in_personal_stage += status == signal.SIGKILL and (broken / "personal").exists()
+        assert_same_run(whole, broken)
+    assert kills >= 20
+    assert in_personal_stage >= 1
+
+
+@pytest.mark.slow
+def test_killed_before_each_single_write(tmp_path: Path) -> None:
+    """Not left to chance: killed before the n-th rename or sync of a run, for every n there is."""
+    options = {**OPTIONS, "rounds": 2, "clients": 3}
+    whole = tmp_path / "whole"
+    fedetf.run(method="ditto", out=whole, **options)
+    for n in range(1, 1000):
+        broken = tmp_path / str(n)
+        status = in_child(lambda n=n, broken=broken: _die_at_write(n, broken, options))
+        if status == 0:
+            break
+        assert status == signal.SIGKILL
+        if (broken / "config.toml").is_file():
+            fedetf.resume(broken)
+        else:
+            fedetf.run(method="ditto", out=broken, **options)
+        assert_same_run(whole, broken)
+    assert n > 20
+
+
+def _die_at_write(n: int, folder: Path, options: dict) -> None:
+    count = 0
+
+    def counted(real: Callable) -> Callable:
+        def call(*arguments: object) -> object:
+            nonlocal count
+            count += 1
+            if count == n:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments)
+
+        return call
+
+    Path.replace, os.fsync = counted(Path.replace), counted(os.fsync)  # in a child that ends with this
+    fedetf.run(method="ditto", out=folder, **options)
+
+
+# --- the process engine, from the command line ------------------------------------------------------------------------
+
+FLAGS = "--method feddyn --clients 4 --rounds 6 --epochs 2 --engine processes --workers 2 --set data.limit=300"
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-m", "fedetf", *arguments], stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def workers() -> set[str]:
+    """The processes of any fork server on this machine."""
+    lines = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return {line.split()[0] for line in lines if "serve_forks(" in line}
+
+
+@pytest.mark.slow
+def test_killed_with_worker_processes(tmp_path: Path) -> None:
+    others = workers()
+    fedetf.run(method="feddyn", clients=4, rounds=6, epochs=2, settings={"data.limit": 300}, out=tmp_path / "whole")
+    broken = tmp_path / "broken"
+    process = start("run", *FLAGS.split(), "--out", str(broken))
+    for checkpoint in ("round-00001", "round-00004"):
+        wait_for(lambda name=checkpoint: (broken / f"checkpoints/{name}.safetensors").exists())
+        process.kill()
+        process.communicate()
+        wait_for(lambda: workers() <= others)  # nothing is left running
+        process = start("resume", str(broken))
+    assert process.communicate()[1].count("round ") <= 3
+    assert process.returncode == 0
+    assert_same_run(tmp_path / "whole", broken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_says_how_to_go_on(tmp_path: Path, number: int) -> None:
+    folder = tmp_path / "run"
+    process = start("run", *FLAGS.split(), "--out", str(folder))
+    wait_for(lambda: (folder / "checkpoints/round-00001.safetensors").exists())
+    process.send_signal(number)
+    error = process.communicate()[1]
+    assert process.returncode == 130
+    assert error.splitlines()[-1] == f"interrupted; what was done is saved; go on with: fedetf resume {folder}"
+    assert "Traceback" not in error
+
+
+# --- damaged files, wrong folders -------------------------------------------------------------------------------------
+
+
+class StopAfter(Listener):
+    def __init__(self, round: int):
+        self.round = round
+
+    def round_done(self, record, server) -> None:
+        if record.round == self.round:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        fedetf.run(method="ditto", out=tmp_path / "stopped", listeners=[StopAfter(3)], **OPTIONS)
+    return tmp_path / "stopped"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("ditto") / "whole"
+    fedetf.run(method="ditto", out=folder, **OPTIONS)
+    return folder
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-50] ^= 4
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [cut_short, flip_a_bit, empty])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(stopped: Path, whole: Path, damage: Callable) -> None:
+    damage(stopped / "checkpoints/round-00003.safetensors")
+    with pytest.warns(UserWarning, match="round-00003.safetensors is damaged .*going on from the one before"):
+        result = fedetf.resume(stopped)
+    assert len(result.rounds) == 4
+    assert_same_run(whole, stopped)
+
+
+def test_a_damaged_client_state_falls_back_as_well(stopped: Path, whole: Path) -> None:
+    last = sorted((stopped / "clients").glob("*-00003.safetensors"))[0]
+    cut_short(last)
+    with pytest.warns(UserWarning, match="round-00003.safetensors is damaged"):
+        fedetf.resume(stopped)
+    assert_same_run(whole, stopped)
+
+
+def test_a_damaged_personal_model_is_made_again(tmp_path: Path, whole: Path) -> None:
+    fedetf.run(method="ditto", out=tmp_path / "run", **OPTIONS)
+    (tmp_path / "run/result.json").unlink()
+    empty(tmp_path / "run/personal/2.safetensors")
+    fedetf.resume(tmp_path / "run")
+    assert_same_run(whole, tmp_path / "run")
+
+
+def test_only_what_is_missing_is_done(stopped: Path) -> None:
+    class Seen(Listener):
+        rounds, personal = [], []
+
+        def round_done(self, record, server) -> None:
+            self.rounds.append(record.round)
+
+        def personal_done(self, personal) -> None:
+            self.personal.append(personal.client)
+
+    first = fedetf.resume(stopped, listeners=[Seen()])
+    assert (Seen.rounds, Seen.personal) == ([4], [0, 1, 2, 3, 4])
+    again = fedetf.resume(stopped, listeners=[Seen()])
+    assert (Seen.rounds, Seen.personal) == ([4], [0, 1, 2, 3, 4])
+    assert again.summary == first.summary
+
+
+def test_old_client_states_are_removed(stopped: Path) -> None:
+    names = {tuple(map(int, path.stem.split("-"))) for path in (stopped / "clients").glob("*.safetensors")}
+    schedule = json.loads((stopped / "schedule.json").read_text())
+    for client, round in names:
+        later = [t for t in range(round + 1, 4) if client in schedule[t - 1]]
+        assert later in ([], [3])  # the checkpoint of round 2 may need what round 3 replaced
+
+
+def test_checkpoints_every_n_rounds(tmp_path: Path, whole: Path) -> None:
+    options = {**OPTIONS, "settings": {**OPTIONS["settings"], "engine.checkpoint": 2}}
+    with pytest.raises(KeyboardInterrupt):
+        fedetf.run(method="ditto", out=tmp_path / "run", listeners=[StopAfter(3)], **options)
+    assert [path.stem for path in (tmp_path / "run/checkpoints").iterdir()] == ["round-00002"]
+    fedetf.resume(tmp_path / "run")
+    (whole_model, model) = (load_state(folder / "model.safetensors") for folder in (whole, tmp_path / "run"))
+    assert all(torch.equal(tensor, model[name]) for name, tensor in whole_model.items())
+
+
+def test_own_data_is_asked_for_and_checked(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    data = [(torch.randn(20, 3), torch.arange(20) % 2) for _ in range(2)]
+    options = {"model": "mlp", "rounds": 2, "epochs": 1, "out": tmp_path / "run"}
+    with pytest.raises(KeyboardInterrupt):
+        fedetf.run(data=data, listeners=[StopAfter(1)], **options)
+    with pytest.raises(UserError, match=r"go on with fedetf.resume\(folder, data=\[...\]\)"):
+        fedetf.resume(tmp_path / "run")
+    with pytest.raises(UserError, match=r"the data are not those that .* was made with"):
+        fedetf.resume(tmp_path / "run", data=[*data, data[0]])
+    assert len(fedetf.resume(tmp_path / "run", data=data).rounds) == 2
+
+
+def test_what_cannot_be_resumed_is_said(tmp_path: Path, stopped: Path) -> None:
+    with pytest.raises(UserError, match=r"is no run folder: there is no config.toml in it"):
+        fedetf.resume(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"a run goes on with the settings it began with, so leave out: train.lr"):
+        fedetf.resume(stopped, settings={"train.lr": 1})
+
+
+def test_two_processes_do_not_work_in_one_folder(stopped: Path) -> None:
+    class Second(Listener):
+        def round_done(self, record, server) -> None:
+            with pytest.raises(UserError, match="another process is working in"):
+                fedetf.resume(stopped)
+
+    fedetf.resume(stopped, listeners=[Second()])

@@ -58,7 +58,7 @@ def bench(scale: float = 1.0, repeats: int = 5, say: Callable[[str], object] = b
         rows += measure(scale, repeats)
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{platform.machine()}, {cores()} cores, Python {platform.python_version()}, torch {torch.__version__}",
+        "machine": f"{platform.machine()}, {cores()} cores, torch {torch.__version__}",
         "rows": [dataclasses.asdict(row) for row in rows],
     }
 
@@ -83,9 +83,8 @@ def _one_core(scale: float, repeats: int) -> list[Row]:
     images, limit = sum(map(len, work.partition.train)), "bare loop, channels_last"
     rows = [_speed(name, images, seconds, limit) for name in contestants]
     one = seconds["process engine, 1 worker"]
-    rows.append(
-        Row("process engine, 1 worker", *_per_second(images, one), _ratio(seconds["bare loop, NCHW"], one), "NCHW")
-    )
+    over_nchw = _ratio(seconds["bare loop, NCHW"], one)
+    rows.append(Row("process engine, 1 worker", *_per_second(images, one), over_nchw, "bare loop, NCHW"))
     compile_seconds = first - statistics.median(seconds["process engine, 1 worker, --compile"])
     return [*rows, Row("compiling, or taking it from the cache", compile_seconds, "s")]
 
@@ -222,24 +221,19 @@ def _timed(step: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _clients(scale: float, repeats: int) -> list[Row]:
+def _clients(scale: float, _: int) -> list[Row]:
     """Seconds and peak memory of all processes as clients grow, on the same images."""
-    rows = []
-    for how, kind, rounds in (
-        ("10 take part, same batches each", "same", 10),
-        ("all take part, images dealt out", "dealt", 1),
-    ):
-        counts = [10, 100, 1000, 10_000]
+    rows, counts = [], [10, 100, 1000, 10_000]
+    ways = (("10 take part, same batches each", "same", 10), ("all take part, images dealt out", "dealt", 1))
+    for how, kind, rounds in ways:
         found = {K: _in_process(K, kind, max(int(rounds * scale), 1)) for K in counts}
+        first = found[counts[0]]
         for K, measured in found.items():
-            first = found[counts[0]]
             per_image = measured["seconds"] / measured["images"]
             ratio = per_image / (first["seconds"] / first["images"])
             rows.append(Row(f"{K:,} clients, {how}", 1e6 * per_image, "µs/image", ratio, "10 clients"))
-            memory = measured["bytes"] / 2**20
-            rows.append(
-                Row(f"{K:,} clients, peak memory", memory, "MiB", measured["bytes"] / first["bytes"], "10 clients")
-            )
+            ratio = measured["bytes"] / first["bytes"]
+            rows.append(Row(f"{K:,} clients, peak memory", measured["bytes"] / 2**20, "MiB", ratio, "10 clients"))
     return rows
 
 

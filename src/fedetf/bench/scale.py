@@ -48,14 +48,14 @@ def measure(clients: int, same_batches: bool, rounds: int) -> dict[str, float]:
         measure__every=rounds,
     )
     rng = np.random.default_rng(1)
-    schedule = [sorted(rng.choice(clients, taking_part, replace=False).tolist()) for _ in range(rounds + 1)]
+    schedule = [[0, 1], *(sorted(rng.choice(clients, taking_part, replace=False).tolist()) for _ in range(rounds))]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         federation = Federation(work, schedule, [RunFolder(path)], PrivateStates(path / "clients"))
         watch = PeakMemory()
         federation.run()
         peak = watch.stop()
-    later = federation.records[1:] or federation.records  # the first round starts the workers
+    later = federation.records[1:]  # the first round starts the workers
     seconds = sum(record.seconds for record in later)
     return {"seconds": seconds, "images": sum(record.images for record in later), "bytes": peak}
 
@@ -82,12 +82,8 @@ class PeakMemory(threading.Thread):
     @staticmethod
     def _processes() -> list[str]:
         group = os.getpgid(fork_server().pid)
-        workers = [
-            pid
-            for pid in (path.name for path in Path("/proc").iterdir())
-            if pid.isdigit() and _group(int(pid)) == group
-        ]
-        return [str(os.getpid()), *workers]
+        everybody = [path.name for path in Path("/proc").iterdir() if path.name.isdigit()]
+        return [str(os.getpid()), *(pid for pid in everybody if _group(int(pid)) == group)]
 
 
 def _group(pid: int) -> int | None:

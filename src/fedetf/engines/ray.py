@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedetf.engines.wire import pack, pack_step, unpack_result
 from fedetf.errors import UserError
 from fedetf.state import State
 
+PATIENCE = 3.0  # seconds without a result after which the cluster is looked at
 Bytes = NDArray[np.uint8]
 
 
@@ -45,6 +47,7 @@ class RayEngine(Engine):
         self._sent = 0
         self._limit = 1
         self._idle: list[Any] = []
+        self._seen: set[Any] = set()  # actors that have answered, and so have a core
         self._busy: dict[Any, tuple[Any, int]] = {}  # reference to the result -> actor, place of the step
 
     @property
@@ -74,13 +77,20 @@ class RayEngine(Engine):
 
     def give(self, place: int, step: Step) -> None:
         """Send a step to a free actor."""
-        actor = self._idle.pop() if self._idle else _Actor.remote(self._job)  # type: ignore[attr-defined]  # Ray adds it
+        actor = self._idle.pop() if self._idle else _Actor.remote(sys.path, self._job)  # type: ignore[attr-defined]  # Ray adds it
         message = pack_step(step, self.private.load(step.client), self._sent)
         self._busy[actor.answer.remote(message, self._received)] = actor, place
 
     def take(self) -> tuple[int, Result | None]:
         """Wait for the next actor that is done, or lost."""
-        done, _ = ray.wait(list(self._busy), num_returns=1)
+        done: list[Any] = []
+        while not done:
+            done, _ = ray.wait(list(self._busy), num_returns=1, timeout=PATIENCE)
+            homeless = None if done else self._homeless()
+            if homeless is not None:
+                actor, place = self._busy.pop(homeless)
+                ray.kill(actor)
+                return place, None
         actor, place = self._busy.pop(done[0])
         try:
             message = ray.get(done[0])
@@ -88,7 +98,15 @@ class RayEngine(Engine):
             self._limit = self._workers()  # the cores of a lost node are lost with it
             return place, None
         self._idle.append(actor)
+        self._seen.add(actor)
         return place, unpack_result(message)
+
+    def _homeless(self) -> Any:
+        """A step whose actor waits for a core that the cluster has lost, if there is one; another must do it."""
+        self._limit = self._workers()
+        if len(self._busy) + len(self._idle) <= self._limit:
+            return None
+        return next((step for step, (actor, _) in self._busy.items() if actor not in self._seen), None)
 
     def _workers(self) -> int:
         cores = sum(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
@@ -99,7 +117,8 @@ class RayEngine(Engine):
 class _Actor:
     """A worker in the cluster."""
 
-    def __init__(self, job: list[Bytes]):
+    def __init__(self, path: list[str], job: list[Bytes]):
+        sys.path += [place for place in path if place not in sys.path]  # the user's own modules, where they are shared
         self._answering = Answering(restore(job))
 
     def answer(self, message: bytes, received: Bytes) -> bytes:

@@ -25,10 +25,11 @@ from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
 from fedetf.engines.make import cores, make_engine
 from fedetf.engines.private import PrivateStates
+from fedetf.engines.steps import Step
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
 from fedetf.methods.fedetf import plain_loss
-from fedetf.state import WeightedMean
+from fedetf.state import State, WeightedMean
 
 Pass = Callable[[], float]  # does a piece of work and returns the seconds it took
 
@@ -210,9 +211,9 @@ def _costs(scale: float, repeats: int) -> list[Row]:
     return [Row(name, 1000 * s, "ms", s / per_round, "round of 2,000 images") for name, s in seconds.items()]
 
 
-def _broadcast(engine: Engine, state: Any) -> None:
-    """Send a model, and let a worker take it in."""
-    next(engine.results(engine.evaluation_steps()[:1], state, bool))
+def _broadcast(engine: Engine, state: State) -> None:
+    """Send a model, and let every worker take it in and look at one image."""
+    list(engine.results([Step("evaluate", 1, start=0, stop=1)] * cores(), state, bool))
 
 
 def _timed(step: Callable[[], object]) -> float:

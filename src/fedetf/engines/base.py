@@ -55,15 +55,12 @@ class Engine(ABC):
 
     def evaluate(self, received: State) -> float:
         """General accuracy: the share of the test set that the global model classifies right."""
-        right: list[int] = list(self.results(self.evaluation_steps(), received, bool))  # type: ignore[arg-type]  # as above
-        return sum(right) / len(self.job.dataset.test)
-
-    def evaluation_steps(self) -> list[Step]:
-        """The test set in pieces that workers can share."""
         total = len(self.job.dataset.test)
         starts = range(0, total, EVALUATION_BATCH)
         ends = [min(start + EVALUATION_BATCH, total) for start in starts]
-        return [Step("evaluate", b - a, start=a, stop=b) for a, b in zip(starts, ends, strict=True)]
+        steps = [Step("evaluate", b - a, start=a, stop=b) for a, b in zip(starts, ends, strict=True)]
+        right: list[int] = list(self.results(steps, received, bool))  # type: ignore[arg-type]  # as above
+        return sum(right) / total
 
     def _steps(self, kind: Any, clients: Sequence[int]) -> list[Step]:
         return [Step(kind, cost=len(self.job.partition.train[client]), client=client) for client in clients]

@@ -1,7 +1,5 @@
 """A worker: one net, into which client after client is put. Every engine is made of workers."""
 
-import warnings
-
 import torch
 from torch import Tensor
 
@@ -128,14 +126,10 @@ class Worker:
         )
 
     def _compiled(self) -> Encode:
-        """The encoder compiled for whole batches, if any client has one."""
-        size = self.job.settings.train.batch_size
-        if max(map(len, self.job.partition.train)) < size:
-            warnings.warn(f"no client holds a whole batch of {size}, so that nothing is compiled", stacklevel=2)
-            return self.net.encoder
+        """The encoder compiled for whole batches; one that is frozen runs once, and is left as it is."""
         if not any(name.startswith("encoder.") for name in self._trainable):
-            return self.net.encoder  # frozen: it runs once, without gradients
-        rows = torch.arange(size, device=self.device) % len(self._train)
+            return self.net.encoder
+        rows = torch.arange(self.job.settings.train.batch_size, device=self.device) % len(self._train)
         return compiled(self.net.encoder, self._prepare(self._train.x[rows]))
 
     def _load(self, received: State, private: State) -> State:

@@ -6,9 +6,9 @@ widths, that of the stem included.
 """
 
 from torch import Tensor, nn
-from torch.nn.functional import relu
 
 from fedetf.models.base import ConvEncoder, init_convs
+from fedetf.models.fused import Conv3x3, norm_relu
 
 
 class ResNet(ConvEncoder):
@@ -16,7 +16,7 @@ class ResNet(ConvEncoder):
 
     def __init__(self, channels: int, blocks: int, widths: tuple[int, ...]) -> None:
         width = widths[0]
-        stem = nn.Sequential(_conv3x3(channels, width), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+        stem = Stem(Conv3x3(channels, width), nn.BatchNorm2d(width))
         stages = nn.Sequential()
         for outputs in widths:
             stride = 2 if len(stages) else 1  # the first stage works at full resolution
@@ -28,14 +28,24 @@ class ResNet(ConvEncoder):
         init_convs(self)
 
 
+class Stem(nn.Sequential):
+    """A convolution, BatchNorm and ReLU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, channels, H, W] to [B, width, H, W]."""
+        conv, norm = self
+        assert isinstance(norm, nn.BatchNorm2d)
+        return norm_relu(norm, conv(x))
+
+
 class BasicBlock(nn.Module):
     """relu(F(x) + shortcut(x)), with F two 3x3 convolutions."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = _conv3x3(inputs, outputs, stride)
+        self.conv1 = Conv3x3(inputs, outputs, stride)
         self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = _conv3x3(outputs, outputs)
+        self.conv2 = Conv3x3(outputs, outputs)
         self.bn2 = nn.BatchNorm2d(outputs)
         self.shortcut = nn.Sequential()  # the identity, as long as it is empty
         if stride != 1 or inputs != outputs:
@@ -44,10 +54,5 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, inputs, H, W] to [B, outputs, H / stride, W / stride]."""
-        out = relu(self.bn1(self.conv1(x)), inplace=True)
-        out = self.bn2(self.conv2(out))
-        return relu(out + self.shortcut(x), inplace=True)
-
-
-def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False)
+        out = norm_relu(self.bn1, self.conv1(x))
+        return norm_relu(self.bn2, self.conv2(out), self.shortcut(x))

@@ -1,0 +1,168 @@
+"""``--compile`` on a CPU: BatchNorm, residual and ReLU in one kernel, and a faster weight gradient of 3×3 convolutions.
+
+The kernels (fused.cpp) are built once by the system's C++ compiler, within seconds, and kept in the user's cache. What
+models call, :func:`norm_relu` and :class:`Conv3x3`, is plain torch unless :func:`enable` was called on the encoder.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+from torch.nn.grad import conv2d_input
+
+from fedetf.errors import UserError
+
+FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared"]
+WIDTH = 16  # channels come in multiples of it
+
+
+def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    """relu(norm(x) + residual), ``[B, C, H, W]``."""
+    if _fits(norm, x) and norm.training and len(x) * x.shape[2] * x.shape[3] > 1:
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.add_(1)
+        tensors = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+        fused: Tensor = _NormRelu.apply(  # type: ignore[no-untyped-call]  # torch gives it no types
+            x, residual, *tensors, norm.momentum, norm.eps
+        )
+        return fused
+    out: Tensor = norm(x)
+    return relu(out if residual is None else out + residual, inplace=True)
+
+
+class Conv3x3(nn.Conv2d):
+    """A 3×3 convolution without bias, ``[B, inputs, H, W]`` -> ``[B, outputs, H / stride, W / stride]``."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+        super().__init__(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution."""
+        if self.stride == (1, 1) and self.out_channels % WIDTH == 0 and _fits(self, x) and self.training:
+            fused: Tensor = _Conv3x3.apply(x, self.weight)  # type: ignore[no-untyped-call]  # as above
+            return fused
+        return super().forward(x)
+
+
+def enable(encoder: nn.Module) -> bool:
+    """Let an encoder use the kernels, and tell whether it can; raises a UserError if they cannot be built."""
+    if not any(isinstance(module, Conv3x3) for module in encoder.modules()):
+        return False
+    _kernels()
+    for module in encoder.modules():
+        vars(module)["fused"] = isinstance(module, (Conv3x3, nn.BatchNorm2d))
+    return True
+
+
+def _fits(module: nn.Module, x: Tensor) -> bool:
+    """Whether the kernels are enabled and can take ``x``."""
+    enabled = getattr(module, "fused", False) and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    return enabled and x.shape[1] % WIDTH == 0 and x.is_contiguous(memory_format=torch.channels_last)
+
+
+class _NormRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        running_mean: Tensor,
+        running_var: Tensor,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        C, out = x.shape[1], torch.empty_like(x)
+        mean, inverse_std = torch.empty_like(weight), torch.empty_like(weight)
+        if residual is not None:
+            residual = residual.contiguous(memory_format=torch.channels_last)
+        statistics = _at(weight, bias, running_mean, running_var)
+        numbers = (momentum, eps, *_at(mean, inverse_std), 1)
+        _kernels().norm_forward(*_at(x, residual, out), x.numel() // C, C, *statistics, *numbers)
+        ctx.save_for_backward(x, None if residual is None else out, weight, bias, mean, inverse_std)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, out, weight, bias, mean, inverse_std = ctx.saved_tensors
+        C, grad = x.shape[1], grad.contiguous(memory_format=torch.channels_last)
+        behind = None if out is None else torch.empty_like(x)
+        grad_x, grad_weight, grad_bias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
+        inputs = (1 if out is None else 2, *_at(grad, x, out, behind, grad_x), x.numel() // C, C)
+        _kernels().norm_backward(*inputs, *_at(weight, bias, mean, inverse_std, grad_weight, grad_bias))
+        return grad_x, behind, grad_weight, grad_bias, None, None, None, None
+
+
+class _Conv3x3(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.conv2d(x, weight, padding=1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        grad = grad.contiguous(memory_format=torch.channels_last)
+        B, C, H, W = x.shape
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_x = conv2d_input(list(x.shape), weight, grad, padding=1)
+        if ctx.needs_input_grad[1]:
+            result = torch.empty(3, 3, C, len(weight))
+            _kernels().weight_gradient(*_at(x, grad, result), B, H, W, C, len(weight))
+            grad_weight = result.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
+        return grad_x, grad_weight
+
+
+def _at(*tensors: Tensor | None) -> list[int | None]:
+    return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+
+
+@cache
+def _kernels() -> ctypes.CDLL:
+    """The built kernels."""
+    P, L, D, N = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
+    library = ctypes.CDLL(str(_build()))
+    library.norm_forward.argtypes = [P, P, P, L, L, P, P, P, P, D, D, P, P, N]
+    library.norm_backward.argtypes = [N, P, P, P, P, P, L, L, P, P, P, P, P, P]
+    library.weight_gradient.argtypes = [P, P, P, L, L, L, L, L]
+    for function in (library.norm_forward, library.norm_backward, library.weight_gradient):
+        function.restype = None
+    return library
+
+
+def _build() -> Path:
+    """Build the kernels for this machine, unless they are in the cache; whole or not at all, whoever else does."""
+    source = resources.files("fedetf.models").joinpath("fused.cpp").read_text("utf-8")
+    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        raise UserError("there is no C++ compiler (c++, g++ or clang++, or $CXX)")
+    cpu = Path("/proc/cpuinfo")
+    machine = cpu.read_text().split("\n\n")[0] if cpu.exists() else platform.processor()
+    steady = [line for line in machine.splitlines() if line.startswith(("model", "flags", "vendor", "Features"))]
+    key = hashlib.blake2b("\n".join([source, compiler, *FLAGS, *steady]).encode(), digest_size=8).hexdigest()
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedetf"
+    built = folder / f"fused-{key}.so"
+    if not built.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            here = Path(temporary)
+            (here / "fused.cpp").write_text(source, "utf-8")
+            command = [compiler, *FLAGS, "-o", str(here / "fused.so"), str(here / "fused.cpp")]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise UserError(f"{compiler} cannot build the kernels: {done.stderr.strip().splitlines()[-1:]}")
+            (here / "fused.so").replace(built)
+    return built

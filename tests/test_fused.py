@@ -1,0 +1,103 @@
+"""The CPU kernels against torch's own layers."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import fedetf
+from fedetf.models import build_encoder, fused
+
+pytestmark = pytest.mark.skipif(
+    not any(map(fused.shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler"
+)
+
+
+def grads(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Output, gradients of input and parameters, buffers, of one training step."""
+    x = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    out = module(x)
+    weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).reshape(out.shape)
+    (out * weights).sum().backward()
+    found = [out.detach(), x.grad, *(p.grad for p in module.parameters()), *module.buffers()]
+    return [tensor.to(torch.float64) for tensor in found]
+
+
+@pytest.mark.parametrize(
+    ("channels", "batch", "size"), [(16, 8, 12), (32, 3, 7), (64, 5, 4), (48, 2, 1), (16, 128, 32)]
+)
+@pytest.mark.parametrize("residual", [False, True])
+def test_norm_relu(channels: int, batch: int, size: int, residual: bool) -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(channels)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    x = (3 * torch.randn(batch, channels, size, size) + 50).contiguous(memory_format=torch.channels_last)
+    shortcut = torch.randn_like(x)
+
+    class Block(nn.Module):
+        def __init__(self, norm: nn.Module):
+            super().__init__()
+            self.norm = norm
+
+        def forward(self, x):
+            return fused.norm_relu(self.norm, x, 0.5 * x + shortcut.to(x) if residual else None)
+
+    exact = grads(Block(copy.deepcopy(norm).double()), x.double())
+    norm.fused = True
+    mine = grads(Block(norm), x)
+    assert fused._fits(norm, x)
+    for a, b in zip(mine, exact, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-3, rtol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "batch", "height", "width"),
+    [(16, 16, 3, 8, 8), (32, 64, 2, 5, 7), (16, 48, 1, 1, 1), (64, 16, 2, 3, 150)],
+)
+def test_weight_gradient(inputs: int, outputs: int, batch: int, height: int, width: int) -> None:
+    torch.manual_seed(0)
+    conv = fused.Conv3x3(inputs, outputs).to(memory_format=torch.channels_last)
+    x = torch.randn(batch, inputs, height, width).contiguous(memory_format=torch.channels_last)
+    exact = grads(copy.deepcopy(conv).double(), x.double())
+    conv.fused = True
+    for a, b in zip(grads(conv, x), exact, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["resnet20", "resnet18"])
+def test_a_whole_network(model: str) -> None:
+    torch.manual_seed(0)
+    plain = build_encoder(model, (3, 16, 16)).to(memory_format=torch.channels_last).train()
+    fast = copy.deepcopy(plain)
+    assert fused.enable(fast)
+    x = torch.randn(4, 3, 16, 16).contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(fast(x), plain(x), atol=1e-4, rtol=1e-4)
+    fast.eval(), plain.eval()
+    assert torch.equal(fast(x), plain(x)) or torch.allclose(fast(x), plain(x), atol=1e-4)
+
+
+def test_encoders_without_such_layers_are_told_apart() -> None:
+    assert not fused.enable(build_encoder("mlp", (3, 8, 8)))
+
+
+@pytest.mark.slow
+def test_a_run_learns_the_same_and_engines_agree() -> None:
+    options = {"clients": 2, "rounds": 2, "epochs": 1, "model": "resnet20", "settings": {"data.limit": 100}}
+    plain = fedetf.run(engine="serial", **options)
+    fast = fedetf.run(engine="serial", compile=True, **options)
+    workers = fedetf.run(engine="processes", workers=2, compile=True, **options)
+    assert fast.rounds[0].loss == pytest.approx(plain.rounds[0].loss, rel=1e-3)
+    assert fast.rounds[0].loss != plain.rounds[0].loss
+    assert all(torch.equal(tensor, workers.outcome.model[name]) for name, tensor in fast.outcome.model.items())
+
+
+def test_without_a_compiler_it_falls_back_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "_kernels", fused._build)
+    monkeypatch.setattr(fused.shutil, "which", lambda _: None)
+    options = {"clients": 2, "rounds": 1, "epochs": 1, "model": "resnet20", "settings": {"data.limit": 40}}
+    with pytest.warns(UserWarning, match=r"used as it is \(there is no C\+\+ compiler"):
+        fast = fedetf.run(engine="serial", compile=True, **options)
+    plain = fedetf.run(engine="serial", **options)
+    assert all(torch.equal(tensor, fast.outcome.model[name]) for name, tensor in plain.outcome.model.items())

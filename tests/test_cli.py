@@ -208,7 +208,7 @@ def test_interrupted_run_keeps_what_was_done() -> None:
         assert run.stderr is not None
         err = run.stderr.read()
     assert run.returncode == 130
-    assert "interrupted; what was done is saved in r" in err
+    assert "interrupted; what was done is saved; go on with: fedetf resume r" in err
     assert "Traceback" not in err
     assert Path("r/rounds.jsonl").read_text().endswith("\n")
     assert list(Path("r/checkpoints").glob("*.safetensors"))

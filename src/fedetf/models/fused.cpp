@@ -161,7 +161,7 @@ extern "C" void weight_gradient(const float *x, const float *grad, float *result
                 const vec b0 = load(b), b1 = load(b + LANES);
 #pragma GCC unroll 6
                 for (int i = 0; i < 6; i++) {
-                  const vec v = vec{} + a[i];
+                  const vec v = a[i] - vec{};  // the scalar in all lanes
                   total[i][0] += v * b0;
                   total[i][1] += v * b1;
                 }

@@ -1,5 +1,6 @@
 """Every engine gives the same bits, whatever happens to its workers."""
 
+import itertools
 import os
 import re
 import signal
@@ -255,6 +256,32 @@ def test_workers_killed_from_outside_change_nothing(method: str) -> None:
     killer = Killer()
     assert_equal(fedetf.run(engine="serial", **options), fedetf.run(**THREE, listeners=[killer], **options))
     assert killer.killed >= 3
+
+
+class KillIdle(Listener):
+    """Kills all workers when the last client of a round is trained and none has work."""
+
+    def client_done(self, record) -> None:
+        if record.trained == len(record.participants):
+            for pid in children(fork_server().pid):
+                os.kill(pid, signal.SIGKILL)
+            subprocess.run(["sleep", "0.2"], check=True)
+
+
+def test_workers_that_die_while_idle_cost_no_tries() -> None:
+    options = {**OPTIONS, "participation": 1.0, "rounds": 1, "settings": SMALL}
+    many = {"engine": "processes", "workers": 5}
+    assert_equal(fedetf.run(engine="serial", **options), fedetf.run(**many, listeners=[KillIdle()], **options))
+
+
+class TakesSome(fedetf.Method):
+    def aggregate(self, server, uploads):
+        super().aggregate(server, itertools.islice(uploads, server.round))
+
+
+def test_a_method_that_leaves_uploads_gets_no_stale_ones_later() -> None:
+    options = {**OPTIONS, "participation": 1.0, "rounds": 3, "method": TakesSome, "settings": SMALL}
+    assert_equal(fedetf.run(engine="serial", **options), fedetf.run(**THREE, **options))
 
 
 def test_workers_end_with_the_run() -> None:

@@ -1,5 +1,6 @@
 """A run that is killed at any moment and resumed ends in the same bits as one that was never stopped."""
 
+import io
 import json
 import os
 import random
@@ -13,12 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import fedetf
 from fedetf.checkpoints import newest
 from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.federation import Listener
+from fedetf.report.progress import make_progress
 from fedetf.state import load_state
 
 OPTIONS = {
@@ -264,6 +267,40 @@ def test_a_damaged_personal_model_is_made_again(tmp_path: Path, whole: Path) -> 
     assert_same_run(whole, tmp_path / "run")
 
 
+@pytest.mark.filterwarnings("error")
+def test_twelve_clients_with_private_state_go_on_where_they_were(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    class Seen(Listener):
+        def round_done(self, record, server) -> None:
+            seen.append(record.round)
+
+    options = {**OPTIONS, "clients": 12, "participation": 1.0}
+    with pytest.raises(KeyboardInterrupt):
+        fedetf.run(method="feddyn", out=tmp_path / "run", listeners=[StopAfter(3)], **options)
+    fedetf.resume(tmp_path / "run", listeners=[Seen()])
+    assert seen == [4]
+
+
+def test_if_no_checkpoint_can_be_read_nothing_is_thrown_away(stopped: Path) -> None:
+    before = {path.name for path in stopped.rglob("*")}
+    for path in (stopped / "checkpoints").glob("*.safetensors"):
+        empty(path)
+    with (
+        pytest.warns(UserWarning, match="is damaged"),
+        pytest.raises(UserError, match=r"no checkpoint in .* can be read"),
+    ):
+        fedetf.resume(stopped)
+    assert {path.name for path in stopped.rglob("*")} == before
+
+
+def test_a_flipped_bit_in_a_client_state_is_noticed(stopped: Path, whole: Path) -> None:
+    flip_a_bit(sorted((stopped / "clients").glob("*-00003.safetensors"))[0])
+    with pytest.warns(UserWarning, match=r"round-00003.safetensors is damaged \(its content has changed\)"):
+        fedetf.resume(stopped)
+    assert_same_run(whole, stopped)
+
+
 def test_only_what_is_missing_is_done(stopped: Path) -> None:
     class Seen(Listener):
         rounds, personal = [], []
@@ -305,7 +342,7 @@ def test_own_data_is_asked_for_and_checked(tmp_path: Path) -> None:
     options = {"model": "mlp", "rounds": 2, "epochs": 1, "out": tmp_path / "run"}
     with pytest.raises(KeyboardInterrupt):
         fedetf.run(data=data, listeners=[StopAfter(1)], **options)
-    with pytest.raises(UserError, match=r"go on with fedetf.resume\(folder, data=\[...\]\)"):
+    with pytest.raises(UserError, match=r"was given its data in Python; go on with fedetf.resume\(folder, data=...\)"):
         fedetf.resume(tmp_path / "run")
     with pytest.raises(UserError, match=r"the data are not those that .* was made with"):
         fedetf.resume(tmp_path / "run", data=[*data, data[0]])
@@ -315,8 +352,24 @@ def test_own_data_is_asked_for_and_checked(tmp_path: Path) -> None:
 def test_what_cannot_be_resumed_is_said(tmp_path: Path, stopped: Path) -> None:
     with pytest.raises(UserError, match=r"is no run folder: there is no config.toml in it"):
         fedetf.resume(tmp_path / "nothing")
-    with pytest.raises(UserError, match=r"a run goes on with the settings it began with, so leave out: train.lr"):
-        fedetf.resume(stopped, settings={"train.lr": 1})
+
+
+def test_another_engine_may_finish_a_run(stopped: Path, whole: Path) -> None:
+    before = (stopped / "config.toml").read_text()
+    fedetf.resume(stopped, engine="processes", workers=2)
+    assert_same_run(whole, stopped)
+    assert (stopped / "config.toml").read_text() == before
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_progress_of_what_is_left(stopped: Path, live: bool) -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=live, width=100)
+    fedetf.resume(stopped, listeners=[make_progress(console)])
+    for path in ("result.json", "personal/3.safetensors", "personal/4.safetensors"):
+        (stopped / path).unlink()
+    fedetf.resume(stopped, listeners=[make_progress(console)])  # no round is left, and two personal models
+    assert "5/5" in output.getvalue()
 
 
 def test_two_processes_do_not_work_in_one_folder(stopped: Path) -> None:

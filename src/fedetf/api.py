@@ -17,7 +17,8 @@ from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.heads import Net
-from fedetf.methods import Method, make_method
+from fedetf.methods import Method, is_method, make_method
+from fedetf.models import model_names
 from fedetf.runs import RunFolder, check_free, last_attempt, locked
 from fedetf.state import load_state
 from fedetf.tracking import TensorBoard
@@ -181,7 +182,8 @@ def resume(
     test: Pair | None = None,
     method: type[Method] | None = None,
     model: nn.Module | None = None,
-    settings: Mapping[str, Any] | None = None,
+    engine: str | None = None,
+    workers: int | None = None,
     listeners: Sequence[Listener] = (),
 ) -> Result:
     """Go on with a run where it stopped, to the same bits as if it had never stopped.
@@ -192,13 +194,14 @@ def resume(
         The ``out`` of the run.
     data, test, method, model:
         The same objects that the run was given, if it was given any: a folder holds no data and no code.
-    settings:
-        Only of ``engine.*``: which engine runs the rest, and with how many workers.
+    engine, workers:
+        What runs the rest, if it shall be another engine than before.
     listeners:
         As for :func:`run`.
     """
     path = Path(folder)
-    resolved = run_settings(path, settings or {}, own_data=data is not None)
+    given = [name for name, value in (("data", data), ("method", method), ("model", model)) if value is not None]
+    resolved = run_settings(path, engine, workers, given)
     if data is not None:
         job = prepare_own(resolved, data, test, model, method)
     else:
@@ -206,17 +209,23 @@ def resume(
     return go_on(job, path, listeners)
 
 
-def run_settings(folder: Path, engine: Mapping[str, Any], own_data: bool = False) -> Settings:
-    """The settings that a run folder holds, with others for the engine."""
+def run_settings(
+    folder: Path, engine: str | None = None, workers: int | None = None, given: Sequence[str] = ()
+) -> Settings:
+    """The settings that a run folder holds, perhaps with another engine; ``given`` are the objects that are at hand."""
     config = folder / "config.toml"
     if not config.is_file():
         raise UserError(f"{folder} is no run folder: there is no config.toml in it")
-    strangers = [key for key in engine if not key.startswith("engine.")]
-    if strangers:
-        raise UserError(f"a run goes on with the settings it began with, so leave out: {', '.join(strangers)}")
-    settings = resolve(str(config), engine)
-    if settings.data.partition == "given" and not own_data:
-        raise UserError(f"{folder} was run on data given in Python; go on with fedetf.resume(folder, data=[...])")
+    others = {} if engine is None and workers is None else {"engine.name": engine or "auto", "engine.workers": workers}
+    settings = resolve(str(config), others)
+    missing = {
+        "data": settings.data.partition == "given",
+        "method": not is_method(settings.method.name),
+        "model": settings.model.name not in model_names(),
+    }
+    for name, is_missing in missing.items():
+        if is_missing and name not in given:
+            raise UserError(f"{folder} was given its {name} in Python; go on with fedetf.resume(folder, {name}=...)")
     return settings
 
 
@@ -267,6 +276,8 @@ def execute(job: Job, folder: Path | None, listeners: Sequence[Listener], resume
     train = job.settings.train
     schedule = make_schedule(len(job.partition), train.participation, train.rounds, job.settings.seed)
     with locked(folder):
+        if folder is not None and not resumed:
+            check_free(folder)  # once more: now nobody else can begin in it
         attempt = last_attempt(folder, len(job.partition)) if folder is not None and resumed else None
         private = PrivateStates(None if folder is None else folder / "clients")
         federation = Federation(job, schedule, [*_writers(job.settings, folder), *listeners], private)

@@ -4,21 +4,16 @@ The random streams have no position that would have to be saved: each is a funct
 """
 
 import dataclasses
-import json
 import warnings
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Personal
+from fedetf.errors import UserError
 from fedetf.federation import Federation, Round
-from fedetf.state import State, load_about, load_state, save_state
+from fedetf.state import State, load_checked, save_state
 
 KEPT = 2  # so many of the newest; the one before the last is there in case that is damaged
 
@@ -60,7 +55,7 @@ class Checkpoint:
         tensors |= {f"own/{name}": t for name, t in self.own.items()}
         about = {"clients": self.clients, "records": self.records, "train_seconds": self.train_seconds}
         path = folder / f"round-{len(self.records):05d}.safetensors"
-        save_state(tensors, path, {**about, "check": _checksum(tensors, about)})
+        save_state(tensors, path, about)
         for old in _paths(folder)[KEPT:]:
             old.unlink()
 
@@ -71,7 +66,8 @@ def newest(folder: Path, private: PrivateStates) -> Checkpoint | None:
     Files of clients that no checkpoint needs are removed.
     """
     found: list[Checkpoint] = []
-    for path in _paths(folder):
+    paths = _paths(folder)
+    for path in paths:
         try:
             checkpoint = _load(path)
             private.check(checkpoint.clients)
@@ -79,31 +75,21 @@ def newest(folder: Path, private: PrivateStates) -> Checkpoint | None:
         except Exception as error:  # whatever a damaged file can do to the libraries that read it
             reason = str(error).split("\n")[0]
             warnings.warn(f"{path} is damaged ({reason}); going on from the one before", stacklevel=2)
-            path.unlink()
-    private.remove_others({pair for checkpoint in found for pair in checkpoint.clients.items()})
+    if paths and not found:
+        raise UserError(f"no checkpoint in {folder} can be read; to begin anew, remove the folder of the run")
+    if found:
+        private.remove_others({pair for checkpoint in found for pair in checkpoint.clients.items()})
     return found[0] if found else None
 
 
 def _load(path: Path) -> Checkpoint:
-    about, tensors = load_about(path), load_state(path)
-    expected = about.pop("check")
-    if _checksum(tensors, about) != expected:
-        raise ValueError("its content has changed")
+    about, tensors = load_checked(path)
     parts: dict[str, State] = {"server": {}, "own": {}}
     for key, tensor in tensors.items():
         part, _, name = key.partition("/")
         parts[part][name] = tensor
     clients = {int(client): round for client, round in about["clients"].items()}
     return Checkpoint(parts["server"], parts["own"], clients, about["records"], about["train_seconds"])
-
-
-def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
-    """Of all tensors and all that is said about them."""
-    check = zlib.crc32(json.dumps(about, sort_keys=True).encode())
-    for name in sorted(tensors):
-        content = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        check = zlib.crc32(content.tobytes(), zlib.crc32(name.encode(), check))
-    return check
 
 
 def _paths(folder: Path) -> list[Path]:

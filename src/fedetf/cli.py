@@ -294,11 +294,10 @@ def run_command(options: argparse.Namespace) -> None:
 
 def resume_command(options: argparse.Namespace) -> None:
     """``fedetf resume``."""
-    from fedetf.api import from_short, go_on, run_settings
+    from fedetf.api import go_on, run_settings
 
     folder: Path = options.folder
-    engine = {name: getattr(options, name) for name in ("engine", "workers")}
-    settings = run_settings(folder, from_short(engine))
+    settings = run_settings(folder, options.engine, options.workers)
     _start_early(settings)
     _show_run(settings, folder, lambda job, listeners: go_on(job, folder, listeners))
 
@@ -360,7 +359,7 @@ def compare_command(options: argparse.Namespace) -> None:
             progress=progress,
         )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("the runs that are done are kept; the same command goes on") from None
+        raise KeyboardInterrupt("what is done is kept; the same command goes on with it") from None
     finally:
         progress.close()
     console = _console()

@@ -152,7 +152,10 @@ class Federation:
             self.server.round = t
             done = partial(self._client_done, record)
             trained = self.engine.train(record.participants, t, self.server.state, done)  # 1. the participants train
-            self.method.aggregate(self.server, self._sound(trained, record))  # 2. the server folds in what they send
+            sound = self._sound(trained, record)
+            self.method.aggregate(self.server, sound)  # 2. the server folds in what they send
+            for _ in sound:  # what a method leaves is taken all the same: workers must be free for what follows
+                pass
             self.train_seconds += time.perf_counter() - began
             if self._is_measured(t):
                 record.general = self.engine.evaluate(self.server.state)  # 3. what came of it
@@ -186,7 +189,10 @@ class Federation:
 
         down = nbytes(self.server.state) * len(self.job.partition)
         summaries = self.engine.summarise(range(len(self.job.partition)), self.server.state)
-        self.method.finish(self.server, counted(summaries))
+        sent = counted(summaries)
+        self.method.finish(self.server, sent)
+        for _ in sent:
+            pass
         return sum(sizes), down
 
     def _is_measured(self, t: int) -> bool:

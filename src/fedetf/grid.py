@@ -268,10 +268,11 @@ def _changed_since(method: str, config: Path) -> bool:
 
 
 def _deciding(settings: Settings) -> Settings:
-    """The settings that decide what comes out: with all of the method's numbers, and whatever engine runs them."""
+    """The settings that decide what comes out: with all of the method's numbers, whoever runs them."""
     method = make_method(settings.method.model_dump(), settings.fidelity)
     section = {"name": settings.method.name, **method.model_dump(exclude_none=True)}
-    method_section, engine = type(settings.method)(**section), type(settings.engine)()
+    method_section, engine = type(settings.method)(**section), settings.engine
+    engine = type(engine)(precision=engine.precision, compile=engine.compile, threads=engine.threads)
     return settings.model_copy(update={"method": method_section, "engine": engine})
 
 

@@ -20,7 +20,7 @@ from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.methods import Server
-from fedetf.state import load_about, save_state, write_whole
+from fedetf.state import load_checked, save_state, write_whole
 
 LOCK = ".lock"
 
@@ -69,12 +69,12 @@ def locked(path: Path | None) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise UserError(f"another process is working in {path}; wait for it, or give another --out") from None
+        raise UserError(f"another process is working in {path}; wait until it is done") from None
     try:
         yield
     finally:
-        lock.release()
         (path / LOCK).unlink(missing_ok=True)
+        lock.release()
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if held:
             signal.raise_signal(held[0])
 
@@ -105,7 +105,8 @@ class RunFolder(Listener):
         """Write what is known before the first round, or what a run that was cut short had reached."""
         self._federation = federation
         make_folder(self.path)
-        self._write("config.toml", federation.job.settings.to_toml())  # the first of all: it makes this a run folder
+        if not (self.path / "config.toml").is_file():  # another engine may go on with a run, but its settings stay
+            self._write("config.toml", federation.job.settings.to_toml())
         make_folder(self.path / "checkpoints")
         self._write("partition.json", federation.job.partition.to_json())
         self._write("schedule.json", json.dumps(federation.schedule))
@@ -157,7 +158,7 @@ def last_attempt(path: Path, clients: int) -> Checkpoint | None:
 
 def _personal_done(path: Path, client: int) -> Personal | None:
     try:
-        about = load_about(path / _personal(client))
+        about, _ = load_checked(path / _personal(client))
         return Personal(client, about["accuracy"], about["curve"], about["epochs"], state={})
     except Exception:  # absent, or cut short when the machine went down: it is made again
         return None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from torch import Tensor
 State = dict[str, Tensor]
 
 
-def clone(state: Mapping[str, Tensor]) -> State:
+def clone(state: Mapping[str, Tensor], layout: torch.memory_format = torch.preserve_format) -> State:
     """A copy that shares no memory with ``state`` and carries no gradient."""
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
+    return {name: tensor.detach().clone(memory_format=layout) for name, tensor in state.items()}
 
 
 def nbytes(state: Mapping[str, Tensor]) -> int:
@@ -83,23 +84,36 @@ class WeightedMean:
 def save_state(state: Mapping[str, Tensor], path: Path, about: Mapping[str, Any], sync: bool = True) -> None:
     """Write ``state`` as safetensors so that ``path`` holds either the old file or the whole new one.
 
-    ``about`` goes into the file's metadata as JSON under one key: the format does not keep several in a fixed order,
-    and equal models shall be equal files.
+    ``about`` goes into the file's metadata as JSON, with a checksum of everything, under one key: the format does not
+    keep several in a fixed order, and equal models shall be equal files.
     """
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    write_whole(path, save(contiguous, {"fedetf": json.dumps(about)}), sync)
+    told = json.loads(json.dumps(about))  # as it will be read again: the keys of a dict are strings then
+    note = json.dumps({**told, "check": _checksum(contiguous, told)})
+    write_whole(path, save(contiguous, {"fedetf": note}), sync)
+
+
+def load_checked(path: Path) -> tuple[dict[str, Any], State]:
+    """What :func:`save_state` was told about a file, and the file; raises a ValueError if its content has changed."""
+    with safe_open(path, framework="pt") as file:
+        about: dict[str, Any] = json.loads(file.metadata()["fedetf"])
+    state, expected = load_state(path), about.pop("check")
+    if _checksum(state, about) != expected:
+        raise ValueError("its content has changed")
+    return about, state
+
+
+def _checksum(state: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
+    check = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+    for name in sorted(state):
+        content = state[name].reshape(-1).view(torch.uint8).numpy()
+        check = zlib.crc32(content.tobytes(), zlib.crc32(name.encode(), check))
+    return check
 
 
 def load_state(path: Path, device: str | torch.device = "cpu") -> State:
     """Read a safetensors file."""
     return load_file(path, device=str(device))
-
-
-def load_about(path: Path) -> dict[str, Any]:
-    """What :func:`save_state` was told about a file."""
-    with safe_open(path, framework="pt") as file:
-        about: dict[str, Any] = json.loads(file.metadata()["fedetf"])
-    return about
 
 
 def write_whole(path: Path, content: bytes, sync: bool = True) -> None:
@@ -114,6 +128,10 @@ def write_whole(path: Path, content: bytes, sync: bool = True) -> None:
             file.flush()
             os.fsync(file.fileno())
     temporary.replace(path)
+    if sync and hasattr(os, "O_DIRECTORY"):  # the new name as well
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(folder)
+        os.close(folder)
 
 
 def select(state: Mapping[str, Tensor], names: Iterable[str]) -> State:

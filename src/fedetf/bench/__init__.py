@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -91,17 +92,23 @@ def _one_core(scale: float, repeats: int) -> list[Row]:
 
 
 def _all_cores(scale: float, repeats: int) -> list[Row]:
-    """The same with 20 skewed clients (α = 0.1)."""
+    """The same with 20 skewed clients (α = 0.1); and what several bare loops gain, the limit of the cores."""
     work = training_job(scale, clients=20, images=2048, alpha=0.1)
     one, several = "1 worker, 20 skewed clients", f"{cores()} workers, 20 skewed clients"
     engines = {one: {"name": "processes", "workers": 1}, several: {"name": "processes", "workers": cores()}}
     if find_spec("ray") is not None:
         engines["Ray, the same"] = {"name": "ray", "workers": cores()}
+    alone, at_once = "1 bare loop, channels_last", f"{cores()} bare loops at once"
     with ExitStack() as stack:
         contestants = {name: stack.enter_context(_engine(_with(work, **e))) for name, e in engines.items()}
-        seconds = _interleaved(contestants, max(repeats // 2, 2))
+        loops = [stack.enter_context(_bare("channels_last", scale)) for _ in range(cores())]
+        pool = stack.enter_context(ThreadPoolExecutor(cores()))
+        limits = {alone: loops[0], at_once: lambda: max(pool.map(lambda loop: loop(), loops)) / cores()}
+        seconds = _interleaved({**contestants, **limits}, max(repeats // 2, 2))
     images = sum(map(len, work.partition.train))
-    return [_speed(name, images, seconds, one) for name in contestants]
+    bare_images = sum(map(len, training_job(scale).partition.train))
+    rows = [_speed(name, images, seconds, one) for name in contestants]
+    return [*rows, *(_speed(name, bare_images, seconds, alone) for name in limits)]
 
 
 @contextmanager

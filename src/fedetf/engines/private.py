@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from fedetf.state import State, load_about, load_state, save_state
+from fedetf.state import State, load_checked, load_state, save_state
 
 
 class PrivateStates:
@@ -38,12 +38,13 @@ class PrivateStates:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(client, round)
         save_state(state, path, {"client": client, "round": round}, sync=False)
-        self._unsynced.append(path)
         if client in self.rounds:
             self._replaced.append(self._path(client, self.rounds[client]))
         self.rounds[client] = round
         if self._temporary:
             self._remove(self._replaced)
+        else:
+            self._unsynced.append(path)
 
     def sync(self) -> None:
         """Wait until all that clients keep is on the disk: a checkpoint that names it may follow."""
@@ -60,7 +61,7 @@ class PrivateStates:
     def check(self, rounds: Mapping[int, int]) -> None:
         """Raise whatever is wrong with the files that a checkpoint names."""
         for client, round in rounds.items():
-            load_about(self._path(client, round))
+            load_checked(self._path(client, round))
 
     def remove_others(self, needed: Collection[tuple[int, int]]) -> None:
         """Remove what a run that was cut short left behind; ``needed`` are the (client, round) of its checkpoints."""

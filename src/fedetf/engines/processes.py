@@ -20,6 +20,7 @@ from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Result, Step
 from fedetf.engines.wire import pack, pack_error, pack_result, pack_step, unpack, unpack_result, unpack_step
 from fedetf.engines.worker import Worker
+from fedetf.errors import RunError
 from fedetf.state import State, nbytes
 
 CPU = torch.device("cpu")
@@ -64,10 +65,11 @@ class ProcessEngine(Engine):
 
     def give(self, place: int, step: Step) -> None:
         """Send a step to a free worker."""
-        worker = self._idle.pop() if self._idle else self._start_worker()
+        message = pack_step(step, self.private.load(step.client), self._sent)
+        worker = self._free_worker()
         self._busy[worker] = place
         with contextlib.suppress(OSError):  # a worker that died is noticed in take
-            worker.send_bytes(pack_step(step, self.private.load(step.client), self._sent))
+            worker.send_bytes(message)
 
     def take(self) -> tuple[int, Result | None]:
         """Wait for the next worker that is done, or dead."""
@@ -82,9 +84,18 @@ class ProcessEngine(Engine):
         self._idle.append(worker)
         return place, unpack_result(message)
 
-    def _start_worker(self) -> Connection:
+    def _free_worker(self) -> Connection:
+        while self._idle:
+            worker = self._idle.pop()
+            if not worker.poll():
+                return worker
+            worker.close()  # it has nothing to say, so this is its end
         assert self._received is not None
-        return fork_server().fork([self._job.descriptor, self._received.descriptor])
+        descriptors = [self._job.descriptor, self._received.descriptor]
+        try:
+            return fork_server().fork(descriptors)
+        except OSError:  # the fork server died in this very moment; there will be another
+            return fork_server().fork(descriptors)
 
     def _end_workers(self) -> None:
         for worker in (*self._idle, *self._busy):
@@ -149,12 +160,18 @@ def serve(connection: int, job_memory: int, received_memory: int) -> None:
     owner = Connection(connection)
     path, *parts = stored(Memory(job_memory))
     sys.path[:] = json.loads(bytes(path))  # the user's own modules are where the owner finds them
-    answering = Answering(restore(parts))
     received = Memory(received_memory).bytes
+    answering: Answering | None = None
 
     def sent_model() -> bytes:
         return bytes(received[8 : 8 + int.from_bytes(received[:8], "little")])
 
     with contextlib.suppress(EOFError, OSError):
         while True:
-            owner.send_bytes(answering.answer(owner.recv_bytes(), sent_model))
+            message = owner.recv_bytes()
+            try:
+                answering = answering or Answering(restore(parts))
+            except Exception as error:  # the user's own code could not be loaded here
+                owner.send_bytes(pack_error(RunError(f"a worker cannot load the run: {error}"), traceback.format_exc()))
+            else:
+                owner.send_bytes(answering.answer(message, sent_model))

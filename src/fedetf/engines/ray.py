@@ -96,6 +96,8 @@ class RayEngine(Engine):
             message = ray.get(done[0])
         except ray.exceptions.RayError:
             self._limit = self._workers()  # the cores of a lost node are lost with it
+            while self._idle:
+                ray.kill(self._idle.pop())  # some may have been lost with it too; new ones are sure to live
             return place, None
         self._idle.append(actor)
         self._seen.add(actor)

@@ -9,7 +9,7 @@ from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Result, Step
 from fedetf.engines.worker import Worker
-from fedetf.state import State
+from fedetf.state import State, clone
 
 
 class SerialEngine(Engine):
@@ -29,6 +29,7 @@ class SerialEngine(Engine):
 
     def results(self, steps: Sequence[Step], received: State, tick: Tick) -> Iterator[Result]:
         """One after the other."""
+        received = clone(received)  # a method may change the server's own while clients still train
         for step in steps:
             result = self._worker.perform(step, received, self.private.load(step.client))
             tick()

@@ -64,7 +64,7 @@ class Worker:
         client = self._client(client_id, round, received, private, settings.epochs, lr)
         with global_stream(self.job.settings.seed, "noise", round, client_id, device=self.device):
             method.local(client)
-        sent = {name: tensor.contiguous() for name, tensor in method.upload(client).items()}  # in any engine the same
+        sent = clone(method.upload(client), torch.contiguous_format)  # in any engine the same
         upload = Upload(client_id, client.samples, sent, client.mean_loss, client.images)
         momentum = {MOMENTUM + name: tensor for name, tensor in client.momentum.items()}
         own = method.scoped(self.net.state_dict(), Scope.PRIVATE)
@@ -101,6 +101,8 @@ class Worker:
     def _client(self, id: int, round: int, received: State, private: State, epochs: int, lr: float) -> Client:
         received = self._load(received, private)
         settings, partition = self.job.settings, self.job.partition
+        kept = {name.removeprefix(MOMENTUM): t for name, t in private.items() if name.startswith(MOMENTUM)}
+        momentum = {name: tensor.to(self.device) for name, tensor in kept.items()}
         return Client(
             id=id,
             round=round,
@@ -109,7 +111,7 @@ class Worker:
             trainable=self._trainable,
             received=received,
             private={name: like(initial, private.get(name, initial)) for name, initial in self._client_state.items()},
-            momentum={name.removeprefix(MOMENTUM): t for name, t in private.items() if name.startswith(MOMENTUM)},
+            momentum=momentum,
             logits=lambda net, h: self.job.method.logits(net, h, personal=True),
             data=self._train,
             train=torch.tensor(partition.train[id], device=self.device),

@@ -28,7 +28,7 @@ from fedetf.methods.fedrod import FedRoD
 _ALL = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH, FedETF)
 METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 
-__all__ = ["METHODS", "Method", "Scope", "Server", "Upload", "find_method", "make_method"]
+__all__ = ["METHODS", "Method", "Scope", "Server", "Upload", "find_method", "is_method", "make_method"]
 
 
 def make_method(section: Mapping[str, Any], fidelity: str = "paper", own: type[Method] | None = None) -> Method:
@@ -52,6 +52,11 @@ def find_method(name: str) -> type[Method]:
         if entry.name == name:
             return _checked(_loaded(entry.load, name), name)
     raise unknown("method", name, METHODS, "FILE.py:NAME of your own")
+
+
+def is_method(name: str) -> bool:
+    """Whether :func:`find_method` knows where to look for a name."""
+    return name in METHODS or ":" in name or any(entry.name == name for entry in entry_points(group="fedetf.methods"))
 
 
 @cache  # one version of the code for a whole comparison

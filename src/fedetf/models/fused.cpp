@@ -45,7 +45,7 @@ extern "C" void norm_forward(const float *x, const float *residual, float *out, 
     mean[c] = apart + pivot[c];
     inverse_std[c] = 1 / std::sqrt(var + eps);
     scale[c] = weight[c] * inverse_std[c];
-    shift[c] = bias[c] - mean[c] * scale[c];
+    shift[c] = bias[c] - (double)mean[c] * scale[c];
     running_mean[c] += momentum * (mean[c] - running_mean[c]);
     running_var[c] += momentum * (var * rows / (rows - 1) - running_var[c]);
   }
@@ -55,7 +55,7 @@ extern "C" void norm_forward(const float *x, const float *residual, float *out, 
       const int64_t at = r * C + c;
       vec v = load(x + at) * load(&scale[c]) + load(&shift[c]);
       if (residual) v += load(residual + at);
-      if (relu) v = v > 0 ? v : zero;
+      if (relu) v = v < 0 ? zero : v;  // NaN stays NaN
       store(out + at, v);
     }
 }
@@ -70,7 +70,7 @@ static void backward(const float *grad, const float *x, const float *out, float 
   std::vector<float> scale(C), shift(C), slope(C), offset(C);
   for (int64_t c = 0; c < C; c++) {
     scale[c] = weight[c] * inverse_std[c];
-    shift[c] = bias[c] - mean[c] * scale[c];
+    shift[c] = bias[c] - (double)mean[c] * scale[c];
   }
   for (int64_t r = 0; r < rows; r += BLOCK) {
     const int64_t n = std::min(BLOCK, rows - r);

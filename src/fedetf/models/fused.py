@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import relu
 from torch.nn.grad import conv2d_input
 
@@ -95,6 +96,7 @@ class _NormRelu(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, out, weight, bias, mean, inverse_std = ctx.saved_tensors
         C, grad = x.shape[1], grad.contiguous(memory_format=torch.channels_last)
@@ -112,6 +114,7 @@ class _Conv3x3(torch.autograd.Function):
         return torch.conv2d(x, weight, padding=1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous(memory_format=torch.channels_last)
@@ -120,7 +123,7 @@ class _Conv3x3(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = conv2d_input(list(x.shape), weight, grad, padding=1)
         if ctx.needs_input_grad[1]:
-            result = torch.empty(3, 3, C, len(weight))
+            result = x.new_empty(3, 3, C, len(weight))
             _kernels().weight_gradient(*_at(x, grad, result), B, H, W, C, len(weight))
             grad_weight = result.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
         return grad_x, grad_weight

@@ -29,7 +29,7 @@ class LiveProgress(Listener):
 
     def started(self, federation: Federation) -> None:
         """Show the bar."""
-        self._clients = len(federation.job.partition)
+        self._clients, self._before = len(federation.job.partition), len(federation.personals)
         self._progress.start()
         self._task = self._progress.add_task("rounds", total=len(federation.schedule), shown="")
 
@@ -45,7 +45,8 @@ class LiveProgress(Listener):
     def personal_done(self, personal: Personal) -> None:
         """Move the second bar by a client."""
         if len(self._progress.tasks) == 1:
-            self._task = self._progress.add_task("personal models", total=self._clients, shown="")
+            done = self._before
+            self._task = self._progress.add_task("personal models", total=self._clients, completed=done, shown="")
         self._progress.update(self._task, advance=1)
 
     def finished(self, outcome: Outcome) -> None:
@@ -68,6 +69,8 @@ class PlainProgress(Listener):
     def started(self, federation: Federation) -> None:
         """Remember how much there is to do."""
         self._rounds, self._clients = len(federation.schedule), len(federation.job.partition)
+        self._done = len(federation.personals)
+        self._before = len(federation.records)  # rounds of an earlier attempt
         self._began = self._said = time.monotonic()
 
     def client_done(self, record: Round) -> None:
@@ -79,10 +82,9 @@ class PlainProgress(Listener):
 
     def round_done(self, record: Round, server: Server) -> None:
         """Print the round."""
-        left = (time.monotonic() - self._began) / record.round * (self._rounds - record.round)
+        left = (time.monotonic() - self._began) / (record.round - self._before) * (self._rounds - record.round)
         clock = f"{left // 3600:.0f}:{left % 3600 // 60:02.0f}:{left % 60:02.0f}"
         self._say(f"round {record.round}/{self._rounds}  {describe(record)}  {clock} of training left")
-        self._done = 0
 
     def personal_done(self, personal: Personal) -> None:
         """Print how far the personal stage is."""
@@ -164,7 +166,8 @@ class _InGrid(Listener):
         self._tell = tell
 
     def started(self, federation: Federation) -> None:
-        self._steps, self._done = len(federation.schedule) + len(federation.job.partition), 0
+        self._steps = len(federation.schedule) + len(federation.job.partition)
+        self._done = len(federation.records) + len(federation.personals)
 
     def round_done(self, record: Round, server: Server) -> None:
         self._step(f"round {record.round}  {describe(record)}")

@@ -228,7 +228,7 @@ def _add_training_flags(parser: argparse.ArgumentParser, several: bool = False) 
     flags.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="train through torch.compile: about a minute the first time, then from a cache",
+        help="a faster training step, by fused kernels (ResNets on a CPU) or torch.compile",
     )
 
 
@@ -236,7 +236,7 @@ def _add_engine_flags(flags: argparse._ActionsContainer) -> None:
     flags.add_argument(
         "--engine",
         metavar="ENGINE",
-        help="where client steps run: serial, processes (the default on a CPU) or ray; results are the same",
+        help="where client steps run: serial, processes, ray, auto (processes on several CPU cores); same results",
     )
     flags.add_argument(
         "--workers", metavar="N", type=int, help="how many work side by side (default: one for each core)"

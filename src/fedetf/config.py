@@ -119,7 +119,9 @@ class EngineSettings(Section):
     workers: Count | None = Field(None, description="how many work side by side; left out: one for each core")
     device: str = Field("auto", description="cpu, cuda, cuda:1, mps; auto takes the first there is")
     threads: Count = Field(1, description="CPU threads of a worker; results can depend on it in the last bits")
-    compile: bool = Field(False, description="train through torch.compile; its first use takes about a minute")
+    compile: bool = Field(
+        False, description="a faster training step, by fused kernels or torch.compile; see docs/engines.md"
+    )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the encoder's training; bfloat16 is mixed precision, for GPUs that are fast at it"
     )

@@ -234,7 +234,7 @@ def _clients(scale: float, _: int) -> list[Row]:
     rows, counts = [], [10, 100, 1000, 10_000]
     ways = (("10 take part, same batches each", "same", 10), ("all take part, images dealt out", "dealt", 1))
     for how, kind, rounds in ways:
-        found = {K: _in_process(K, kind, max(int(rounds * scale), 1)) for K in counts}
+        found = {K: _in_process(K, kind, max(int(rounds * scale), 1), max(int(20_000 * scale), 10_000)) for K in counts}
         first = found[counts[0]]
         for K, measured in found.items():
             per_image = measured["seconds"] / measured["images"]
@@ -245,8 +245,8 @@ def _clients(scale: float, _: int) -> list[Row]:
     return rows
 
 
-def _in_process(clients: int, kind: str, rounds: int) -> dict[str, float]:
-    program = [sys.executable, "-m", "fedetf.bench.scale", str(clients), kind, str(rounds)]
+def _in_process(clients: int, kind: str, rounds: int, images: int) -> dict[str, float]:
+    program = [sys.executable, "-m", "fedetf.bench.scale", kind, str(clients), str(rounds), str(images)]
     output = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     measured: dict[str, float] = json.loads(output)
     return measured

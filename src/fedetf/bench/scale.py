@@ -16,15 +16,13 @@ from fedetf.engines.private import PrivateStates
 from fedetf.federation import Federation
 from fedetf.runs import RunFolder
 
-IMAGES = 20_000
 
-
-def deal(clients: int, same_batches: bool) -> Partition:
+def deal(clients: int, same_batches: bool, images: int) -> Partition:
     """The same images for any number of clients.
 
     Either dealt out, so that a client of ten thousand holds two; or every client holds 256 of them, whoever else does.
     """
-    order = np.random.default_rng(0).permutation(IMAGES)
+    order = np.random.default_rng(0).permutation(images)
     if same_batches:
         parts = [np.sort(np.take(order, range(256 * k, 256 * (k + 1)), mode="wrap")) for k in range(clients)]
     else:
@@ -35,13 +33,13 @@ def deal(clients: int, same_batches: bool) -> Partition:
     return Partition(parts, empty, counts, classes)
 
 
-def measure(clients: int, same_batches: bool, rounds: int) -> dict[str, float]:
+def measure(clients: int, same_batches: bool, rounds: int, images: int) -> dict[str, float]:
     """Run FedAvg with a small CNN; batches are as many and as large for any number of clients."""
     settings = {"method__name": "fedavg", "model__name": "cnn", "train__epochs": 1, "personal__enabled": False}
     taking_part = 10 if same_batches else clients
     work = job(
-        dataset(IMAGES, 16),
-        deal(clients, same_batches),
+        dataset(images, 16),
+        deal(clients, same_batches, images),
         **settings,
         train__batch_size=32 if same_batches else 2,
         train__rounds=rounds,
@@ -102,5 +100,6 @@ def _proportional_size(pid: str) -> int:
 
 
 if __name__ == "__main__":
-    clients, same_batches, rounds = sys.argv[1:]
-    sys.stdout.write(json.dumps(measure(int(clients), same_batches == "same", int(rounds))) + "\n")
+    how, *numbers = sys.argv[1:]
+    clients, rounds, images = map(int, numbers)
+    sys.stdout.write(json.dumps(measure(clients, how == "same", rounds, images)) + "\n")

@@ -1,7 +1,6 @@
 """The bench runs and compares what it says; how fast anything is, is not a matter for a test."""
 
 import json
-from functools import cache
 
 import pytest
 
@@ -35,23 +34,24 @@ def test_bad_flags(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
-def test_it_measures_everything(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    real = cache(bench._in_process)  # two real runs, of few clients, stand for eight
-    monkeypatch.setattr(bench, "_in_process", lambda _, kind, rounds, images: real(20, kind, rounds, images // 10))
-    monkeypatch.setattr(bench, "find_spec", lambda _: None)  # Ray has its own tests
-    monkeypatch.setattr("fedetf.bench.cores", lambda: 2)
-    assert main(["bench", "--json", "--scale", "0.01", "--repeats", "1"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    names = " ".join(row["name"] for row in rows)
-    for part in (
-        "NCHW",
-        "channels_last",
-        "serial",
-        "2 workers",
-        "--compile",
-        "features reused",
-        "checkpoint",
-        "10,000",
-    ):
-        assert part in names
-    assert all(row["value"] > 0 for row in rows if row["name"] != "compiling, or taking it from the cache")
+def test_stages_costs_clients_and_the_bare_loop() -> None:
+    rows = [*bench._finetuning(0.1, 1), *bench._costs(0.01, 1)]
+    assert {"second finetuning stage, features reused", "checkpoint"} <= {row.name for row in rows}
+    assert all(row.value > 0 for row in rows)
+    measured = bench._in_process(20, "same", 1, 1000)
+    assert measured["images"] == 10 * 256
+    assert measured["bytes"] > 0
+    with bench._bare("channels_last", 0.01) as once:
+        assert once() > 0
+
+
+def test_the_table_and_the_json_say_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = bench.Row("process engine", 220.0, "images/s", 1.05, "bare loop")
+    for name in ("_one_core", "_all_cores", "_finetuning", "_costs", "_clients"):
+        monkeypatch.setattr(bench, name, lambda scale, repeats: [row])
+    assert main(["bench", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == [vars(row)] * 5
+    assert main(["bench"]) == 0
+    assert "process engine       220  images/s   1.05  × bare loop" in capsys.readouterr().out

@@ -202,7 +202,7 @@ def test_interrupted_run_keeps_what_was_done() -> None:
         command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     ) as run:
         deadline = time.monotonic() + 60
-        while not Path("r/rounds.jsonl").is_file() and time.monotonic() < deadline:
+        while not list(Path("r").glob("checkpoints/*.safetensors")) and time.monotonic() < deadline:
             time.sleep(0.1)
         run.send_signal(signal.SIGINT)
         assert run.stderr is not None

@@ -14,10 +14,10 @@ demo: $(VENV)/core
 setup: $(VENV)/dev
 
 test: setup lint
-	$(BIN)/pytest --cov --cov-report=term
+	$(BIN)/pytest --numprocesses auto --dist loadgroup --cov --cov-report=term --durations 30
 
 quick: setup
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest --numprocesses auto --dist loadgroup -m "not slow"
 
 lint: setup
 	$(BIN)/ruff check

@@ -68,11 +68,13 @@ def test_the_personal_stage_leaves_server_and_client_states_alone(method: str) -
     job = fedetf.run(method=method, settings=SMALL, **OPTIONS).job
     federation = Federation(job, [[0, 2], [1, 2]])
     list(federation.rounds())
-    private = [federation.private.load(k) for k in federation.private.rounds]
+    rounds = dict(federation.private.rounds)
+    assert set(rounds) in (set(), {0, 1, 2})  # a method keeps a state for every client that took part, or for none
+    private = [federation.private.load(k) for k in rounds]
     states = [federation.server.state, federation.server.own, *private]
     before = [{name: tensor.clone() for name, tensor in state.items()} for state in states]
     list(federation.engine.personalise(range(len(federation.job.partition)), federation.server.state))
-    assert set(federation.private.rounds) == {0, 1, 2}
+    assert federation.private.rounds == rounds
     for old, new in zip(before, states, strict=True):
         assert all(torch.equal(tensor, new[name]) for name, tensor in old.items())
 

@@ -14,7 +14,11 @@ ray = pytest.importorskip("ray", reason="the extra fedetf[ray] is not installed"
 
 from test_engines import OPTIONS, SMALL, assert_equal  # noqa: E402  # after the skip
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # Ray leaves files open
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("ray"),  # one cluster at a time
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves files open
+]
 
 
 def test_no_cluster_is_said() -> None:

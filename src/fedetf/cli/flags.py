@@ -1,0 +1,151 @@
+"""What the commands share: flags, the settings they make, and standard output."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fedetf.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedetf.config import Settings
+
+Command = Callable[[argparse.Namespace], None]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are those of every other bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line and status 2, like every other bad input."""
+        raise UserError(f"{message}; see: {self.prog} --help")
+
+
+def add_command(commands: Any, name: str, function: Command, text: str, example: str) -> argparse.ArgumentParser:
+    """A command with its line in ``fedetf --help`` and an example in its own help."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", epilog=f"example: {example}"
+    )
+    parser.set_defaults(command=function)
+    return parser
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """The preset or file to start from."""
+    parser.add_argument("source", nargs="?", metavar="PRESET|FILE.toml", help="settings to start from")
+
+
+def folder(text: str) -> Path:
+    """A type of flag: a folder's path."""
+    if not text:
+        raise argparse.ArgumentTypeError("the folder's name is empty")
+    return Path(text)
+
+
+def words(text: str) -> list[str]:
+    """A type of flag: words separated by commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def several_values(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A type of flag that takes one value, or several separated by commas."""
+
+    def parse(text: str) -> Any:
+        values = [kind(word) for word in words(text)]
+        if not values:
+            raise argparse.ArgumentTypeError("no value given")
+        return values[0] if len(values) == 1 else values
+
+    parse.__name__ = kind.__name__  # what argparse calls it in its messages
+    return parse
+
+
+def add_data_flags(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """Which data, and who holds what."""
+    kind = several_values if several else _itself
+    flags = parser.add_argument_group("data")
+    flags.add_argument(
+        "--dataset", metavar="D", type=kind(str), help="a name (fedetf list datasets), a folder, or a hub id"
+    )
+    flags.add_argument("--clients", metavar="K", type=kind(int), help="number of clients")
+    flags.add_argument("--alpha", metavar="A", type=kind(float), help="Dirichlet concentration; smaller is more skewed")
+
+
+def add_training_flags(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """What is trained, and how."""
+    kind = several_values if several else _itself
+    flags = parser.add_argument_group("training")
+    flags.add_argument("--model", metavar="X", type=kind(str), help="the encoder; see: fedetf list models")
+    flags.add_argument("--participation", metavar="R", type=kind(float), help="share of the clients in each round")
+    flags.add_argument("--rounds", metavar="T", type=kind(int), help="communication rounds")
+    flags.add_argument("--epochs", metavar="E", type=kind(int), help="local epochs a round")
+    add_engine_flags(flags)
+    flags.add_argument("--device", metavar="D", help="cpu, cuda, mps or auto (the default)")
+    flags.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        help="a faster training step, by fused kernels (ResNets on a CPU) or torch.compile",
+    )
+
+
+def add_engine_flags(flags: argparse._ActionsContainer) -> None:
+    """Where it runs."""
+    flags.add_argument(
+        "--engine",
+        metavar="ENGINE",
+        help="where client steps run: serial, processes, ray, auto (processes on several CPU cores); same results",
+    )
+    flags.add_argument(
+        "--workers", metavar="N", type=int, help="how many work side by side (default: one for each core)"
+    )
+
+
+def _itself(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    return kind
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """The seed."""
+    parser.add_argument("--seed", metavar="S", type=int, help="seed of every random draw")
+
+
+def add_out(parser: argparse.ArgumentParser, out: str) -> None:
+    """The folder to write to, and any other setting."""
+    parser.add_argument("--out", metavar="DIR", type=folder, help=out)
+    parser.add_argument(
+        "--set",
+        dest="assignments",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="any setting, for example --set train.lr=0.1; wins over flags; see: fedetf list settings",
+    )
+
+
+def given_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What the flags say, by dotted key."""
+    from fedetf.api import SHORT, from_short
+    from fedetf.config import parse_assignment
+
+    flags = {name: getattr(options, name, None) for name in SHORT}
+    return {**from_short(flags), **dict(parse_assignment(text) for text in options.assignments)}
+
+
+def chosen_settings(options: argparse.Namespace) -> "Settings":
+    """The complete settings: the preset, and what the flags say."""
+    from fedetf.config import resolve
+
+    return resolve(options.source, given_settings(options))
+
+
+def output() -> "Console":
+    """Standard output for tables; a reader that leaves early is no failure."""
+    from rich.console import Console
+
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Output(highlight=False)

@@ -1,0 +1,46 @@
+"""``fedetf partition``."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fedetf.cli.flags import add_command, add_data_flags, add_out, add_seed, add_source, chosen_settings, output
+
+
+def add_to(commands: Any) -> None:
+    """Its flags."""
+    partition = add_command(
+        commands,
+        "partition",
+        partition_command,
+        "show who holds what, as a table and a picture, without training",
+        "fedetf partition --dataset digits --clients 20 --alpha 0.05",
+    )
+    add_source(partition)
+    add_data_flags(partition)
+    add_seed(partition)
+    add_out(partition, "folder for the picture (default: runs/<dataset>-partition-s<seed>-<time>)")
+
+
+def partition_command(options: argparse.Namespace) -> None:
+    """``fedetf partition``."""
+
+    from fedetf.data import load_dataset, make_partition
+    from fedetf.report.figures import partition_figure, save_figure
+    from fedetf.report.tables import partition_table
+    from fedetf.runs import check_free, default_folder, make_folder
+    from fedetf.state import write_whole
+
+    settings = chosen_settings(options)
+    out: Path = options.out or default_folder(settings, "partition")
+    check_free(out)
+    dataset = load_dataset(settings.data, settings.seed)
+    partition = make_partition(dataset.train.y.numpy(), dataset.classes, settings.data, settings.seed)
+    make_folder(out)
+    write_whole(out / "partition.json", partition.to_json().encode())
+    title = f"{settings.data.name}, {len(partition)} clients, {settings.data.describe()}, seed {settings.seed}"
+    picture = save_figure(partition_figure(partition, title), out / "partition.png")
+    console = output()
+    console.print(title, soft_wrap=True)
+    console.print(partition_table(partition))
+    console.print(f"picture: {picture}", soft_wrap=True)

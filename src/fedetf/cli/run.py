@@ -1,0 +1,105 @@
+"""``fedetf run`` and ``fedetf resume``."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedetf.cli.flags import (
+    add_command,
+    add_data_flags,
+    add_engine_flags,
+    add_out,
+    add_seed,
+    add_source,
+    add_training_flags,
+    chosen_settings,
+    folder,
+    output,
+)
+
+if TYPE_CHECKING:
+    from fedetf.api import Result
+    from fedetf.config import Settings
+    from fedetf.engines.job import Job
+    from fedetf.federation import Listener
+
+
+def add_to(commands: Any) -> None:
+    """Its flags."""
+    run = add_command(
+        commands,
+        "run",
+        run_command,
+        "one run: train, personalise, measure; with no argument, FedETF on the embedded digits",
+        "fedetf run cifar10 --method fedavg --alpha 0.05 --rounds 10 --out runs/first",
+    )
+    add_source(run)
+    add_data_flags(run)
+    run.add_argument("--method", metavar="M", help="see: fedetf list methods; or FILE.py:NAME for your own")
+    add_training_flags(run)
+    add_seed(run)
+    add_out(run, "folder for the run (default: runs/<dataset>-<method>-s<seed>-<time>)")
+    resume = add_command(
+        commands,
+        "resume",
+        resume_command,
+        "go on with a run where it stopped, to the same bits as if it had never stopped",
+        "fedetf resume runs/first",
+    )
+    resume.add_argument("folder", metavar="DIR", type=folder, help="the folder of the run")
+    add_engine_flags(resume)
+
+
+def run_command(options: argparse.Namespace) -> None:
+    """``fedetf run``."""
+    settings = chosen_settings(options)
+    _start_early(settings)
+    from fedetf.api import execute
+    from fedetf.runs import check_free, default_folder
+
+    out = options.out or default_folder(settings, settings.method.name)
+    check_free(out)
+    _show_run(settings, out, lambda job, listeners: execute(job, out, listeners))
+
+
+def resume_command(options: argparse.Namespace) -> None:
+    """``fedetf resume``."""
+    from fedetf.api import go_on, run_settings
+
+    folder: Path = options.folder
+    settings = run_settings(folder, options.engine, options.workers)
+    _start_early(settings)
+    _show_run(settings, folder, lambda job, listeners: go_on(job, folder, listeners))
+
+
+def _start_early(settings: "Settings") -> None:
+    """Let the process that makes workers import what it needs while this one does the same."""
+    if settings.engine.name in ("auto", "processes"):
+        from fedetf.engines.forkserver import fork_server
+
+        fork_server()
+
+
+def _show_run(settings: "Settings", out: Path, work: "Callable[[Job, list[Listener]], Result]") -> None:
+    """Load the data, do the work with progress shown, and print what came of it."""
+    from rich.console import Console
+
+    from fedetf.api import prepare
+    from fedetf.report.progress import make_progress
+    from fedetf.report.tables import describe_job, result_table
+
+    terminal = Console(stderr=True, highlight=False)
+    with terminal.status(f"loading {settings.data.name}"):  # seen on a terminal only, and gone when it is done
+        job = prepare(settings)
+    progress = make_progress(terminal)
+    try:
+        result = work(job, [progress])
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"what was done is saved; go on with: fedetf resume {out}") from None
+    finally:
+        progress.close()
+    console = output()
+    console.print(describe_job(job), soft_wrap=True)
+    console.print(result_table(job, result.outcome))
+    console.print(f"files: {out}", soft_wrap=True)

@@ -28,6 +28,7 @@ Tree = dict[str, Any]
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LAST = 5  # tables report the mean of so many last rounds, as the authors do
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
@@ -133,7 +134,12 @@ class MeasureSettings(Section):
     """What is measured and recorded."""
 
     every: Count = Field(1, description="general accuracy every so many rounds; the last five always")
+    collapse: bool = Field(False, description="true: neural collapse and the clients' agreement as well")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
+
+    def due(self, t: int, rounds: int) -> bool:
+        """Whether round t of so many is measured."""
+        return t % self.every == 0 or t > rounds - LAST
 
 
 class Settings(Section):

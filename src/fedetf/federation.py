@@ -9,16 +9,17 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from fedetf.config import LAST
 from fedetf.engines.job import Job
 from fedetf.engines.make import make_engine
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Personal, Trained
 from fedetf.errors import RunError
+from fedetf.measure import Consistency, collapse
 from fedetf.methods import Scope, Server, Upload
 from fedetf.state import State, clone, defect, nbytes
-
-LAST = 5  # tables report the mean of so many last rounds, as the authors do
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Round:
     images: int = 0
     trained: int = 0  # participants whose local training is over
     refused: dict[int, str] = field(default_factory=dict)  # client -> why its update was left out
+    measures: dict[str, float | None] = field(default_factory=dict)  # neural collapse and agreement, where measured
 
 
 @dataclass
@@ -96,6 +98,8 @@ class Federation:
         state = net.state_dict()
         sent = {**job.method.scoped(state, Scope.SHARED), **job.method.scoped(state, Scope.RECEIVED)}
         self.unsent = {name: tensor for name, tensor in state.items() if name not in sent}
+        self._encoder = [f"encoder.{name}" for name, tensor in net.encoder.named_parameters() if tensor.requires_grad]
+        self.classifiers: dict[int, Tensor] = {}  # class vectors of the last measured round's participants
         holders = sum(len(part) > 0 for part in job.partition.train)
         self.server = Server(clone(sent), holders, job.settings.seed, clone(job.method.server_state(net)))
         self.records: list[Round] = []  # one for each round that is done
@@ -123,7 +127,7 @@ class Federation:
         up, down = sum(r.bytes_up for r in records), sum(r.bytes_down for r in records)
         if self.method.finishes:
             more_up, more_down = self._finish()
-            general = last5 = self.engine.evaluate(self.server.state)
+            general = last5 = self._accuracy(self.engine.evaluate(self.server.state))
             up, down = up + more_up, down + more_down
         self._personalise()
         personals = [self.personals[client] for client in sorted(self.personals)]
@@ -152,13 +156,13 @@ class Federation:
             self.server.round = t
             done = partial(self._client_done, record)
             trained = self.engine.train(record.participants, t, self.server.state, done)  # 1. the participants train
-            sound = self._sound(trained, record)
+            consistency = self._consistency(t)
+            sound = self._sound(trained, record, consistency)
             self.method.aggregate(self.server, sound)  # 2. the server folds in what they send
             for _ in sound:  # what a method leaves is taken all the same: workers must be free for what follows
                 pass
             self.train_seconds += time.perf_counter() - began
-            if self._is_measured(t):
-                record.general = self.engine.evaluate(self.server.state)  # 3. what came of it
+            self._measure(record, consistency)  # 3. what came of it
             record.seconds = time.perf_counter() - began
             self.records.append(record)
             yield record
@@ -196,10 +200,37 @@ class Federation:
         return sum(sizes), down
 
     def _is_measured(self, t: int) -> bool:
-        due = t % self.job.settings.measure.every == 0 or t > len(self.schedule) - LAST
-        return due and self.method.has_global
+        return self.job.settings.measure.due(t, len(self.schedule))
 
-    def _sound(self, trained: Iterable[Trained], record: Round) -> Iterator[Upload]:
+    def _consistency(self, t: int) -> Consistency | None:
+        """What takes note of how far the participants of a round agree, where that is measured."""
+        if not self.job.settings.measure.collapse or not self._is_measured(t):
+            return None
+        self.classifiers = {}
+        return Consistency(len(self.job.dataset.classes), self._encoder, self.server.state)
+
+    def _note(self, result: Trained, consistency: Consistency) -> None:
+        net = {**self.unsent, **self.server.state}
+        trained = {name: result.upload.state.get(name, result.private.get(name, t)) for name, t in net.items()}
+        vectors = self.method.class_vectors(trained)
+        if vectors is not None:
+            self.classifiers[result.upload.client] = vectors.clone(memory_format=torch.contiguous_format)
+        consistency.add(trained, result.prototypes, vectors)
+
+    def _measure(self, record: Round, consistency: Consistency | None) -> None:
+        values = {} if consistency is None else consistency.values()
+        if self.method.has_global and self._is_measured(record.round):
+            found = self.engine.evaluate(self.server.state)
+            record.general = self._accuracy(found)
+            if consistency is not None:
+                fixed = self.method.scoped(self.unsent, Scope.FIXED)
+                values |= collapse(found, self.method.class_vectors({**fixed, **self.server.state}))
+        record.measures = {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+    def _accuracy(self, evaluation: State) -> float:
+        return int(evaluation["correct"]) / len(self.job.dataset.test)
+
+    def _sound(self, trained: Iterable[Trained], record: Round, consistency: Consistency | None) -> Iterator[Upload]:
         """Pass on the uploads that can be averaged, and keep the books of the round."""
         losses = []
         shared = self.method.scoped(self.server.state, Scope.SHARED)
@@ -214,6 +245,8 @@ class Federation:
                 record.refused[upload.client] = problem
                 continue
             self.engine.keep(result, record.round)
+            if consistency is not None:
+                self._note(result, consistency)
             if upload.samples:
                 losses.append((upload.samples, upload.loss))
             yield upload

@@ -118,6 +118,9 @@ class RunFolder(Listener):
             with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
                 file.write(_line(record))
             every, last = self._federation.job.settings.engine.checkpoint, len(self._federation.schedule)
+            if record.round == last and self._federation.classifiers:
+                vectors = {str(client): tensor for client, tensor in self._federation.classifiers.items()}
+                self._save(vectors, "classifiers.safetensors")
             if record.round % every == 0 or record.round == last:
                 private = self._federation.private
                 private.sync()
@@ -174,10 +177,10 @@ def _line(record: Round) -> str:
 
 
 def round_line(record: Round) -> dict[str, Any]:
-    """A round as rounds.jsonl has it: ``general`` and ``refused`` only where there is something to say."""
+    """A round as rounds.jsonl has it: ``general``, ``refused`` and ``measures`` only where there is any."""
     line = dict(vars(record))
     del line["trained"]  # all participants, once the round is done
-    for name in ("general", "refused"):
+    for name in ("general", "refused", "measures"):
         if not line[name] and line[name] != 0:
             del line[name]
     return line

@@ -21,7 +21,7 @@ class TensorBoard(Listener):
 
     def round_done(self, record: Round, server: Server) -> None:
         """Log one round."""
-        for name, value in (("loss", record.loss), ("general", record.general)):
+        for name, value in {"loss": record.loss, "general": record.general, **record.measures}.items():
             if value is not None:
                 self._writer.add_scalar(name, value, record.round)
         self._writer.flush()

@@ -53,14 +53,17 @@ class Engine(ABC):
         """The personal stage of each client, in their order."""
         return self.results(self._steps("personalise", clients), received, bool)  # type: ignore[return-value]  # as above
 
-    def evaluate(self, received: State) -> float:
-        """General accuracy: the share of the test set that the global model classifies right."""
+    def evaluate(self, received: State) -> State:
+        """The global model on the whole test set: the sums of what :meth:`Worker.evaluate` gives for its parts."""
         total = len(self.job.dataset.test)
         starts = range(0, total, EVALUATION_BATCH)
         ends = [min(start + EVALUATION_BATCH, total) for start in starts]
         steps = [Step("evaluate", b - a, start=a, stop=b) for a, b in zip(starts, ends, strict=True)]
-        right: list[int] = list(self.results(steps, received, bool))  # type: ignore[arg-type]  # as above
-        return sum(right) / total
+        sums: State = {}
+        for part in self.results(steps, received, bool):
+            assert isinstance(part, dict)
+            sums = {name: sums[name] + value if sums else value for name, value in part.items()}
+        return sums
 
     def _steps(self, kind: Any, clients: Sequence[int]) -> list[Step]:
         return [Step(kind, cost=len(self.job.partition.train[client]), client=client) for client in clients]

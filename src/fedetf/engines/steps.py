@@ -31,6 +31,7 @@ class Trained:
 
     upload: Upload
     private: State
+    prototypes: State  # where agreement is measured: the ``classes`` it holds and their mean features, ``means``
 
 
 @dataclass
@@ -44,4 +45,4 @@ class Personal:
     state: State  # the whole net
 
 
-Result = Trained | State | Personal | int  # of train, summarise, personalise, evaluate: the number of right answers
+Result = Trained | State | Personal  # of train, of summarise and evaluate, of personalise

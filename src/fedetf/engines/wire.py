@@ -47,12 +47,11 @@ def pack_result(result: Result, warned: Sequence[str]) -> bytes:
     if isinstance(result, Trained):
         upload = result.upload
         about = {"client": upload.client, "samples": upload.samples, "loss": upload.loss, "images": upload.images}
-        return pack({"warned": warned, "trained": about}, upload=upload.state, private=result.private)
+        states = {"upload": upload.state, "private": result.private, "prototypes": result.prototypes}
+        return pack({"warned": warned, "trained": about}, **states)
     if isinstance(result, Personal):
         about = {name: value for name, value in result.__dict__.items() if name != "state"}
         return pack({"warned": warned, "personal": about}, state=result.state)
-    if isinstance(result, int):
-        return pack({"warned": warned, "correct": result})
     return pack({"warned": warned}, state=result)
 
 
@@ -70,10 +69,11 @@ def unpack_result(message: bytes) -> Result:
     for text in about["warned"]:
         warnings.warn(text, stacklevel=2)
     if "trained" in about:
-        return Trained(Upload(state=states["upload"], **about["trained"]), states["private"])
+        upload = Upload(state=states["upload"], **about["trained"])
+        return Trained(upload, states["private"], states["prototypes"])
     if "personal" in about:
         return Personal(state=states["state"], **about["personal"])
-    return about["correct"] if "correct" in about else states["state"]
+    return states["state"]
 
 
 class RemoteError(Exception):

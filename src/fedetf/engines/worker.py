@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from fedetf.client import EVALUATION_BATCH, Client
+from fedetf.client import Client
 from fedetf.data.samples import Samples
 from fedetf.engines.compiled import Encode, compiled
 from fedetf.engines.job import Job
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.errors import RunError, StepError, UserError
-from fedetf.measure.accuracy import count_correct
+from fedetf.measure import class_statistics, count_correct
 from fedetf.methods import Scope, Upload
 from fedetf.rng import global_stream
 from fedetf.state import State, clone
@@ -36,6 +36,7 @@ class Worker:
         self._trainable = frozenset(name for name, tensor in self.net.named_parameters() if tensor.requires_grad)
         self._train = _to(job.dataset.train, device)
         self._test = _to(job.dataset.test, device)
+        self._test_counts = torch.bincount(job.dataset.test.y, minlength=len(job.dataset.classes))
         self._prepare = job.normalize(device)
         self._encode = self._compiled() if job.settings.engine.compile else self.net.encoder
 
@@ -68,7 +69,16 @@ class Worker:
         upload = Upload(client_id, client.samples, sent, client.mean_loss, client.images)
         momentum = {MOMENTUM + name: tensor for name, tensor in client.momentum.items()}
         own = method.scoped(self.net.state_dict(), Scope.PRIVATE)
-        return Trained(upload, clone({**own, **client.private, **momentum}))
+        return Trained(upload, clone({**own, **client.private, **momentum}), self._prototypes(client))
+
+    def _prototypes(self, client: Client) -> State:
+        """The client's class means in eval mode, where the agreement of clients is measured."""
+        measure = self.job.settings.measure
+        if not measure.collapse or not measure.due(client.round, self.job.settings.train.rounds):
+            return {}
+        with torch.no_grad():
+            means = {c: self.job.method.embed(self.net, h).mean(dim=0) for c, h in client.class_features()}
+        return {"classes": torch.tensor(list(means)), "means": torch.stack(list(means.values()))} if means else {}
 
     def summarise(self, client_id: int, received: State, private: State) -> State:
         """What a client sends once more after the last round."""
@@ -86,17 +96,20 @@ class Worker:
         passes = client.images / client.samples if client.samples else 0.0
         return Personal(client_id, client.accuracy(), client.accuracies, passes, clone(self.net.state_dict()))
 
-    def evaluate(self, received: State, start: int, stop: int) -> int:
-        """How many images of a part of the test set the global model classifies right."""
+    def evaluate(self, received: State, start: int, stop: int) -> State:
+        """How many images of a part of the test set the global model classifies right: ``correct``.
+
+        Where neural collapse is measured, the statistics of their features as well.
+        """
         self._load(received, {})
         self.net.eval()
-
-        def logits(batch: Tensor) -> Tensor:
-            h = self.net.encoder(self._prepare(self._test.x[batch]))
-            return self.job.method.logits(self.net, h, personal=False)
-
-        batches = torch.arange(start, stop, device=self.device).split(EVALUATION_BATCH)
-        return count_correct(logits, self._test.y, batches)
+        method, y = self.job.method, self._test.y[start:stop]
+        with torch.no_grad():
+            h = self.net.encoder(self._prepare(self._test.x[start:stop]))
+            sums = {"correct": count_correct(method.logits(self.net, h, personal=False), y)}
+            if self.job.settings.measure.collapse:
+                sums |= class_statistics(method.embed(self.net, h), y, self._test_counts)
+        return sums
 
     def _client(self, id: int, round: int, received: State, private: State, epochs: int, lr: float) -> Client:
         received = self._load(received, private)

@@ -130,3 +130,11 @@ class Method(BaseModel):
         """What a model predicts from features h ``[B, D]``: the global one, or a client's own."""
         logits: Tensor = net.head(h)
         return logits
+
+    def embed(self, net: Net, h: Tensor) -> Tensor:
+        """What the class vectors meet, from features h ``[B, D]``: ``[B, d]``. Neural collapse is measured on it."""
+        return h
+
+    def class_vectors(self, state: Mapping[str, Tensor]) -> Tensor | None:
+        """The class vectors ``[C, d]`` in a state dict of the net; None if it has none."""
+        return state.get("head.weight")

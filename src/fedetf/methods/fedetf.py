@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import torch.nn.functional as F
@@ -80,6 +80,15 @@ class FedETF(Method):
             if self.projection:
                 client.train(plain_loss, ["head.projection", *beta], lr=settings.lr_proj)
             client.note_accuracy()
+
+    def embed(self, net: Net, h: Tensor) -> Tensor:
+        """μ of Eq. 5."""
+        assert isinstance(net.head, ETFHead)
+        return net.head.embed(h)
+
+    def class_vectors(self, state: Mapping[str, Tensor]) -> Tensor | None:
+        """The columns of V."""
+        return state["head.V"].T if "head.V" in state else None
 
 
 def plain_loss(client: Client, h: Tensor, y: Tensor) -> Tensor:

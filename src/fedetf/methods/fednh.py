@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -59,6 +59,10 @@ class FedNH(Method):
     def direction(self, sums: Tensor, weights: Tensor) -> Tensor:
         """a_c from the weighted sums of means ``[C, D]`` and the sums of weights ``[C]``."""
         return unit(sums)
+
+    def class_vectors(self, state: Mapping[str, Tensor]) -> Tensor | None:
+        """The prototypes W."""
+        return state.get("head.W")
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """FedAvg for {u, s}; W_c ← unit(ρ W_c + (1−ρ) a_c), a_c the direction of the count-weighted sum of means."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import torch.nn.functional as F
@@ -53,6 +54,10 @@ class FedRoD(Method):
         """G for all, G + P_k for the client."""
         generic = super().logits(net, h, personal)
         return generic + _private(net, h) if personal else generic
+
+    def class_vectors(self, state: Mapping[str, Tensor]) -> Tensor | None:
+        """Those of G."""
+        return state.get("head.generic.weight")
 
 
 def _private(net: Net, h: Tensor) -> Tensor:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from fedetf.config import LAST
 from fedetf.data import Partition
 from fedetf.engines.job import Job
-from fedetf.federation import LAST, Outcome
+from fedetf.federation import Outcome
 
 
 def percent(value: float | None) -> str:

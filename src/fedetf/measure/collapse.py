@@ -1,0 +1,122 @@
+"""Neural collapse of one model: NC1 (features gather at their class mean), NC2 (the means form a simplex ETF), NC3 (the
+classifier is parallel to them).
+
+Features z are what the classifier sees: μ for FedETF, h for all others. Classes without a sample are left out: C' is
+the number of the others. A measure whose definition is empty is NaN, never 0.
+"""
+
+import torch
+from torch import Tensor
+
+from fedetf.measure.cosines import EPS
+
+Statistics = dict[str, Tensor]
+
+
+def class_statistics(z: Tensor, y: Tensor, totals: Tensor) -> Statistics:
+    """Sums over features, from which all measures follow; those of parts add up to those of the whole.
+
+    Parameters
+    ----------
+    z:
+        Features ``[n, d]``.
+    y:
+        Labels ``[n]``.
+    totals:
+        How many samples of each class the whole has ``[C]``: in ``scatter``, the class-balanced sum of z zᵀ, every
+        sample counts 1/n_c.
+    """
+    z, y, totals = z.detach().to("cpu", torch.float64), y.cpu(), totals.to("cpu", torch.float64)
+    norms = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+    zeros = torch.zeros(len(totals), z.shape[1], dtype=torch.float64)
+    return {
+        "count": torch.bincount(y, minlength=len(totals)).double(),
+        "sum": zeros.index_add(0, y, z),
+        "unit_sum": zeros.index_add(0, y, torch.where(norms < EPS, 0.0, z / norms.clamp(min=EPS))),
+        "scatter": z.T @ (z / totals[y, None]),
+    }
+
+
+def collapse(statistics: Statistics, classifier: Tensor | None) -> dict[str, float]:
+    """All measures of a model.
+
+    Parameters
+    ----------
+    statistics:
+        Of its features on a test set, see :func:`class_statistics`.
+    classifier:
+        Its class vectors ``[C, d]``, in the space of the features; None if it has none, and NC3 is NaN.
+    """
+    present = statistics["count"] > 0
+    n = statistics["count"][present]
+    means = statistics["sum"][present] / n[:, None]
+    centred = means - means.mean(dim=0) if len(means) else means
+    within = statistics["scatter"] / max(len(n), 1) - means.T @ means / max(len(n), 1)
+    values = _nc1(within, centred, singletons=bool((n <= 1).all()))
+    values["nc1_cos"] = _nc1_cos(means, statistics["unit_sum"][present], n)
+    values |= _nc2(centred)
+    return values | _nc3(centred, None if classifier is None else classifier.detach().to("cpu", torch.float64), present)
+
+
+def _nc1(within: Tensor, centred: Tensor, singletons: bool) -> dict[str, float]:
+    """tr Σ_W, tr Σ_W / tr Σ_B and tr(Σ_W Σ_B⁺)/C'; lower is more collapse."""
+    classes = len(centred)
+    if singletons:  # there is no spread to speak of, or no class at all
+        return dict.fromkeys(("nc1_trace", "nc1_ratio", "nc1_pinv"), torch.nan)
+    trace = max(float(within.trace()), 0.0)
+    between = centred.T @ centred / classes
+    spread = float(between.trace())
+    if classes < 2 or spread < EPS:
+        empty = torch.inf if classes >= 2 and trace >= EPS else torch.nan
+        return {"nc1_trace": trace, "nc1_ratio": empty, "nc1_pinv": empty}
+    eigenvalues, vectors = torch.linalg.eigh(between)
+    eigenvalues, vectors = eigenvalues[-(classes - 1) :], vectors[:, -(classes - 1) :]  # its rank is at most C' − 1
+    sound = eigenvalues > 1e-10 * eigenvalues[-1]
+    along = torch.einsum("di,de,ei->i", vectors[:, sound], within, vectors[:, sound])
+    return {
+        "nc1_trace": trace,
+        "nc1_ratio": trace / spread,
+        "nc1_pinv": float((along / eigenvalues[sound]).sum()) / classes,
+    }
+
+
+def _nc1_cos(means: Tensor, unit_sums: Tensor, n: Tensor) -> float:
+    """The mean cosine of a feature and the mean of its class; higher is more collapse."""
+    norms = torch.linalg.vector_norm(means, dim=1)
+    sound = norms >= EPS
+    cosines = (unit_sums[sound] * means[sound]).sum(dim=1) / norms[sound]
+    return float(cosines.sum() / n[sound].sum()) if sound.any() else torch.nan
+
+
+def _nc2(centred: Tensor) -> dict[str, float]:
+    """How far the cosines of the centred class means are from −1/(C'−1), mean square (Fig. 5b); lower is more collapse.
+
+    ``nc2_norm`` is the other half of an ETF, equal lengths: their standard deviation by their mean.
+    """
+    lengths = torch.linalg.vector_norm(centred, dim=1)
+    mean = float(lengths.mean()) if len(lengths) else 0.0
+    norm = float(lengths.std(correction=0)) / mean if mean >= EPS else torch.nan
+    directions = centred[lengths >= EPS] / lengths[lengths >= EPS, None]
+    classes = len(directions)
+    if classes < 2:
+        return {"nc2": torch.nan, "nc2_norm": norm}
+    cosines = (directions @ directions.T)[~torch.eye(classes, dtype=torch.bool)]
+    return {"nc2": float((cosines + 1 / (classes - 1)).square().mean()), "nc2_norm": norm}
+
+
+def _nc3(centred: Tensor, classifier: Tensor | None, present: Tensor) -> dict[str, float]:
+    """Cosine of class mean and class vector (higher is aligned), and ‖M/‖M‖ − W/‖W‖‖² (0 is self-dual).
+
+    The class vectors are centred as well: a softmax does not see their mean, and that of an ETF is 0.
+    """
+    empty = {"nc3_cos": torch.nan, "nc3_dual": torch.nan}
+    if classifier is None or classifier.shape[1] != centred.shape[1]:
+        return empty
+    W = (classifier - classifier.mean(dim=0))[present]
+    norms = torch.linalg.vector_norm(centred, dim=1) * torch.linalg.vector_norm(W, dim=1)
+    sound = (torch.linalg.vector_norm(centred, dim=1) >= EPS) & (torch.linalg.vector_norm(W, dim=1) >= EPS)
+    if not sound.any():
+        return empty
+    M, W = centred[sound], W[sound]
+    cosine = float(((M * W).sum(dim=1) / norms[sound]).mean())
+    return {"nc3_cos": cosine, "nc3_dual": float((M / M.norm() - W / W.norm()).square().sum())}

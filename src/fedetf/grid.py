@@ -255,7 +255,7 @@ def _check_same(cell: Cell) -> None:
     if not config.is_file():
         if any(path.suffix != ".part" and path.name != LOCK for path in cell.folder.iterdir()):
             raise UserError(f"{cell.folder} exists and is not a run of this comparison; give another --out")
-    elif _deciding(resolve(str(config))) != _deciding(cell.settings):
+    elif deciding(resolve(str(config))) != deciding(cell.settings):
         raise UserError(f"{cell.folder} holds a run with other settings; give another --out")
     elif _changed_since(cell.settings.method.name, config):
         raise UserError(f"{cell.settings.method.name} has changed since {cell.folder} was made; give another --out")
@@ -267,7 +267,7 @@ def _changed_since(method: str, config: Path) -> bool:
     return bool(colon) and Path(path).stat().st_mtime > config.stat().st_mtime
 
 
-def _deciding(settings: Settings) -> Settings:
+def deciding(settings: Settings) -> Settings:
     """The settings that decide what comes out: with all of the method's numbers, whoever runs them."""
     method = make_method(settings.method.model_dump(), settings.fidelity)
     section = {"name": settings.method.name, **method.model_dump(exclude_none=True)}

@@ -1,0 +1,172 @@
+"""An experiment of the paper, as ``presets/paper/<name>.toml`` has it, and its runs at some scale."""
+
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fedetf.config import Section, Settings, resolve, validated
+from fedetf.errors import UserError, unknown
+from fedetf.grid import Cell, deciding
+from fedetf.runs import file_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the same, before it moved here
+    import tomli as tomllib
+
+ScaleName = Literal["smoke", "small", "paper"]
+Flat = dict[str, Any]  # dotted keys -> values
+
+
+class Scale(Section):
+    """How large an experiment is."""
+
+    about: str
+    seeds: list[int]
+    settings: Flat
+
+
+class Column(Section):
+    """A setting under which rows are compared; one that has no entry for a scale is left out there."""
+
+    name: str
+    paper: Flat | None = None
+    small: Flat | None = None
+    smoke: Flat | None = None
+    rows: dict[ScaleName, list[str]] = Field({}, description="the only rows that it has at a scale, if not all")
+
+    def settings(self, scale: ScaleName) -> Flat | None:
+        """What distinguishes it at a scale."""
+        found: Flat | None = getattr(self, scale)
+        return found
+
+
+class Row(Section):
+    """A method, or a variant of one."""
+
+    name: str
+    settings: Flat
+    seeds: dict[ScaleName, list[int]] = Field({}, description="at a scale, if not the scale's own")
+    values: list[str] = Field([], description="the paper's for each column: 'mean±std', general and then personal")
+
+
+class Claim(Section):
+    """That one row has more of something than others; in every column, unless it compares two of them."""
+
+    text: str
+    metric: str
+    more: str
+    less: list[str]
+    more_column: str | None = None
+    less_column: str | None = None
+
+
+class Experiment(Section):
+    """A table or a figure."""
+
+    title: str
+    column: list[Column]
+    row: list[Row] = Field([])
+    claim: list[Claim] = Field([])
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run, and its place in the table."""
+
+    row: str
+    column: str
+    cell: Cell
+
+
+def experiment_names() -> list[str]:
+    """table1 to table5, fig1 and fig4 to fig7."""
+    names = (path.name.removesuffix(".toml") for path in _folder().iterdir() if path.name.endswith(".toml"))
+    return sorted(name for name in names if name != "scales")
+
+
+def load_experiment(name: str) -> Experiment:
+    """The experiment of that name."""
+    if name not in experiment_names():
+        raise unknown("experiment", name, experiment_names())
+    return validated(Experiment, _read(name))
+
+
+def load_scale(name: str) -> Scale:
+    """The scale of that name."""
+    scales = _read("scales")
+    if name not in scales:
+        raise unknown("scale", name, list(scales))
+    return validated(Scale, scales[name])
+
+
+def _folder() -> Any:
+    return resources.files("fedetf").joinpath("presets").joinpath("paper")
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((_folder() / f"{name}.toml").read_text("utf-8"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What of an experiment shall run; left out: all of it."""
+
+    datasets: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+
+    @property
+    def name(self) -> str:
+        """As part of a file's name."""
+        return "-".join(map(str, (*self.datasets, *self.methods, *(f"s{seed}" for seed in self.seeds))))
+
+
+def plan(
+    experiment: Experiment, scale_name: ScaleName, part: Part, overrides: Mapping[str, Any], out: Path
+) -> list[Trial]:
+    """All runs of an experiment at a scale, checked; nothing is written.
+
+    Runs with the same settings have the same folder, whatever experiment they are part of.
+    """
+    scale = load_scale(scale_name)
+    trials = []
+    for column, row in ((column, row) for column in experiment.column for row in experiment.row):
+        point = column.settings(scale_name)
+        if point is None or row.name not in column.rows.get(scale_name, [row.name]):
+            continue
+        chosen = {**scale.settings, **point, **row.settings, **overrides}
+        if not _wanted(part.methods, chosen["method.name"]) or not _wanted(part.datasets, chosen["data.name"]):
+            continue
+        for seed in part.seeds or row.seeds.get(scale_name, scale.seeds):
+            settings = resolve(None, {**chosen, "seed": seed})
+            names = (("method", row.name), ("setting", column.name))
+            trials.append(Trial(row.name, column.name, Cell(names, settings, out / "runs" / run_name(settings))))
+    if experiment.row and not trials:
+        raise UserError(f"--dataset, --methods and --seeds leave nothing of this experiment at scale {scale_name}")
+    return trials
+
+
+def _wanted(chosen: Sequence[str], name: str) -> bool:
+    return not chosen or name in chosen
+
+
+def run_name(settings: Settings) -> str:
+    """A folder's name for a run: the same for all settings that decide what comes out of it."""
+    decisive = deciding(settings).model_copy(update={"seed": 0, "method": settings.method})
+    text = repr(sorted(_flat(decisive.model_dump(exclude_defaults=True)).items()))
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return file_name(f"{settings.data.name}-{settings.method.name}-{digest}-s{settings.seed}")
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Flat:
+    flat: Flat = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from fedetf.data import Partition
 
@@ -21,22 +22,25 @@ def partition_figure(partition: Partition, title: str) -> Figure:
     K, C = counts.shape
     figure = Figure(figsize=(min(3 + 0.3 * K, 14), min(2 + 0.25 * C, 10)), layout="constrained")
     axes = figure.add_subplot()
-    clients, classes = np.nonzero(counts)
-    area = counts[clients, classes] / counts.max()
-    axes.scatter(clients, classes, s=300 * area + 1, alpha=0.7, edgecolors="none")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    draw_holdings(axes, counts, size=300)
     shown = f", first {K} of {len(partition)} clients" if len(partition) > K else ""
     axes.set(
         title=f"{title}{shown}",
         xlabel="client",
         ylabel=f"class (largest disc: {counts.max()} samples)",
-        xlim=(-0.8, K - 0.2),
-        ylim=(-0.8, C - 0.2),
     )
     if C <= MOST_LABELS:
         axes.set_yticks(range(C), partition.classes)
-    axes.grid(alpha=0.2)
     return figure
+
+
+def draw_holdings(axes: Axes, counts: NDArray[np.int64], size: float) -> None:
+    """A disc for each client and class of counts ``[K, C]``; the largest has the area ``size``."""
+    clients, classes = np.nonzero(counts)
+    axes.scatter(clients, classes, s=size * counts[clients, classes] / counts.max() + 1, alpha=0.7, edgecolors="none")
+    axes.set(xlim=(-0.8, counts.shape[0] - 0.2), ylim=(-0.8, counts.shape[1] - 0.2))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.2)
 
 
 def accuracy_figure(curves: Mapping[str, Sequence[Sequence[float]]], title: str) -> Figure:

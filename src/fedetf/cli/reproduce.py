@@ -1,0 +1,60 @@
+"""``fedetf reproduce``."""
+
+import argparse
+from typing import Any
+
+from fedetf.cli.flags import add_command, add_engine_flags, add_out, given_settings, output, several_values, words
+from fedetf.errors import RunError
+
+
+def add_to(commands: Any) -> None:
+    """Its flags."""
+    reproduce = add_command(
+        commands,
+        "reproduce",
+        reproduce_command,
+        "rerun a table or a figure of the paper, and show our numbers beside its own; the same command goes on with it",
+        "fedetf reproduce table5 --scale small",
+    )
+    reproduce.add_argument("name", metavar="NAME", help="table1 to table5, fig1, fig4, fig5, fig6 or fig7")
+    reproduce.add_argument(
+        "--scale",
+        choices=["smoke", "small", "paper"],
+        default="smoke",
+        help="smoke: seconds, on digits (the default); small: an hour or two on two cores, on CIFAR images; "
+        "paper: as in the paper, for a GPU",
+    )
+    part = reproduce.add_argument_group("a part of it (default: all)")
+    part.add_argument("--dataset", metavar="D,D", type=words, default=[], help="only these datasets")
+    part.add_argument("--methods", metavar="M,M", type=words, default=[], help="only these methods")
+    part.add_argument("--seeds", metavar="S,T", type=several_values(int), default=[], help="these seeds instead")
+    add_engine_flags(reproduce)
+    add_out(reproduce, "folder for runs and results, shared by all experiments (default: runs/reproduce-<scale>)")
+
+
+def reproduce_command(options: argparse.Namespace) -> None:
+    """``fedetf reproduce``."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from fedetf.report.progress import make_grid_progress
+    from fedetf.report.reproduction import to_markdown, write_reproduction
+    from fedetf.reproduce.experiment import Part
+    from fedetf.reproduce.run import reproduce
+
+    seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
+    part = Part(datasets=options.dataset, methods=options.methods, seeds=seeds)
+    del options.dataset  # here a part of the experiment, not a setting
+    progress = make_grid_progress(Console(stderr=True, highlight=False))
+    try:
+        found = reproduce(options.name, options.scale, part, given_settings(options), options.out, progress)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("what is done is kept; the same command goes on with it") from None
+    finally:
+        progress.close()
+    paths = write_reproduction(found)
+    console = output()
+    console.print(Markdown(to_markdown(found)))
+    console.print(f"files: {', '.join(map(str, paths))}", soft_wrap=True)
+    if found.failed:
+        raise RunError(f"{len(found.failed)} runs failed, the rest is above; see error.part in their folders")

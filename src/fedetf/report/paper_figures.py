@@ -1,0 +1,194 @@
+"""The paper's figures, drawn from an experiment's runs."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from fedetf.data import Partition
+from fedetf.report.figures import MARKERS, draw_holdings
+from fedetf.reproduce.results import Run
+from fedetf.reproduce.run import Reproduction
+from fedetf.state import load_state
+
+Floats = NDArray[np.float64]
+STYLES = ["-", "--", ":", "-."]
+
+
+def figure1(found: Reproduction) -> Figure:
+    """How skewed data bias the clients' classifiers: one row of pictures for each degree of skew."""
+    columns = found.results.columns
+    (row,) = found.results.rows(columns[0])
+    runs = [found.results.runs[row, column][0] for column in columns]
+    figure = Figure(figsize=(13, 2.6 * len(columns)), layout="constrained")
+    grid = figure.add_gridspec(len(columns), 4, width_ratios=[1.2, 1, 1, 1])
+    _draw_decline(figure.add_subplot(grid[:, 0]), columns, runs)
+    for place, (column, run) in enumerate(zip(columns, runs, strict=True)):
+        holdings, cosines, tsne = (figure.add_subplot(grid[place, panel]) for panel in (1, 2, 3))
+        counts = np.array(json.loads((run.folder / "partition.json").read_text("utf-8"))["counts"])
+        draw_holdings(holdings, counts, size=80)
+        holdings.set(title=f"who holds what, {column}", xlabel="client", ylabel="class")
+        vectors = _class_vectors(run)
+        _draw_cosines(figure, cosines, vectors)
+        _draw_tsne(tsne, vectors)
+    return figure
+
+
+def _draw_decline(axes: Axes, columns: Sequence[str], runs: Sequence[Run]) -> None:
+    """Accuracy and agreement over the degrees of skew."""
+    shown = {
+        "general": "accuracy of the global model",
+        "classifier_consistency": "agreement of the clients' classifiers",
+        "prototype_consistency": "agreement of the clients' features",
+    }
+    for (metric, label), marker, style in zip(shown.items(), MARKERS, STYLES, strict=False):
+        values = [run.value(metric) for run in runs]
+        axes.plot(columns, [np.nan if v is None else v for v in values], marker=marker, linestyle=style, label=label)
+    axes.set(title="more skew, less of everything?", ylabel="accuracy, or mean cosine of pairs of clients")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.2)
+
+
+def _class_vectors(run: Run) -> Floats:
+    """``[K, C, D]``, each of length 1."""
+    state = load_state(run.folder / "classifiers.safetensors")
+    vectors = np.stack([state[key].numpy().astype(np.float64) for key in sorted(state, key=int)])
+    unit: Floats = vectors / np.linalg.norm(vectors, axis=2, keepdims=True).clip(min=1e-12)
+    return unit
+
+
+def _draw_cosines(figure: Figure, axes: Axes, vectors: Floats) -> None:
+    """Mean over the classes of the cosine of two clients' class vectors."""
+    cosines = np.einsum("kcd,jcd->kj", vectors, vectors) / vectors.shape[1]
+    image = axes.imshow(cosines, vmin=-1, vmax=1, cmap="RdBu_r")
+    figure.colorbar(image, ax=axes, shrink=0.8)
+    axes.set(title="cosines of classifiers", xlabel="client", ylabel="client")
+
+
+def _draw_tsne(axes: Axes, vectors: Floats) -> None:
+    """The clients' class vectors in the plane; a colour and a number for each class."""
+    from sklearn.manifold import TSNE  # half a second that other figures need not wait
+
+    clients, classes, dim = vectors.shape
+    points = vectors.reshape(-1, dim)
+    perplexity = max(2.0, min(30.0, clients))
+    placed = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(points).reshape(clients, classes, 2)
+    for c in range(classes):
+        axes.scatter(placed[:, c, 0], placed[:, c, 1], s=14, marker=MARKERS[c % len(MARKERS)])
+        axes.annotate(str(c), placed[:, c].mean(axis=0), ha="center", va="center", weight="bold")
+    axes.set(title="t-SNE of class vectors", xticks=[], yticks=[])
+
+
+def figure4(found: Reproduction) -> Figure:
+    """General accuracy over the rounds, a panel for each setting."""
+    columns = found.results.columns
+    figure = Figure(figsize=(6 * len(columns), 4.2), layout="constrained")
+    for axes, column in zip(np.atleast_1d(figure.subplots(1, len(columns))), columns, strict=True):
+        _draw_curves(axes, found, column, "general")
+        axes.set(title=column, ylabel="general accuracy")
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.legend(frameon=False)
+    return figure
+
+
+def figure5(found: Reproduction) -> Figure:
+    """Feature alignment, neural collapse and drift over the rounds."""
+    panels = {
+        "prototype_consistency": "(a) prototype consistency of clients\nhigher: features agree",
+        "nc2": "(b) neural-collapse error of the global model\nlower: closer to a simplex ETF",
+        "model_consistency": "(c) consistency of local models\nhigher: less drift",
+    }
+    (column,) = found.results.columns
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    for axes, (metric, title) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        _draw_curves(axes, found, column, metric)
+        axes.set(title=title)
+        axes.legend(frameon=False)
+    return figure
+
+
+def figure6(found: Reproduction) -> Figure:
+    """The ETF's dimension d, and personal accuracy after each step of finetuning."""
+    (column,) = found.results.columns
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    accuracy, error, steps = figure.subplots(1, 3)
+    variants = {_dimension(found, row): row for row in found.results.rows(column) if row != "FedAvg"}
+    for axes, metric, title in (
+        (accuracy, "general", "(a) general accuracy"),
+        (error, "nc2", "(a) neural-collapse error"),
+    ):
+        for d, row in sorted(variants.items()):
+            values = found.results.values(row, column, metric)
+            axes.errorbar(str(d), np.mean(values), yerr=np.std(values), marker="o", color="tab:blue", capsize=3)
+        axes.set(title=title, xlabel="dimension d of the ETF")
+        axes.grid(alpha=0.2)
+    accuracy.yaxis.set_major_formatter(PercentFormatter(1.0))
+    _draw_finetuning(steps, found, column)
+    return figure
+
+
+def _dimension(found: Reproduction, row: str) -> int:
+    trial = next(trial for trial in found.trials if trial.row == row)
+    given = trial.cell.settings.method.model_dump().get("dim")
+    if given is not None:
+        return int(given)
+    partition = json.loads((trial.cell.folder / "partition.json").read_text("utf-8"))
+    return len(partition["classes"])
+
+
+def _draw_finetuning(axes: Axes, found: Reproduction, column: str) -> None:
+    curves = [run.result["personal_curve"] for run in found.results.runs["FedETF", column]]
+    mean = np.mean(curves, axis=0)
+    axes.plot(mean, marker="o", markersize=4, label="FedETF")
+    baseline = found.results.values("FedAvg", column, "personal")
+    if baseline:
+        axes.axhline(float(np.mean(baseline)), linestyle="--", color="tab:orange", label="FedAvg, finetuned")
+    names = ["global\nmodel", "extractor", *(str(turn) for turn in range(1, len(mean) - 1))]
+    shown = [0, 1, *range(2, len(names), max(1, len(names) // 6))]
+    axes.set_xticks(shown, [names[place] for place in shown])
+    axes.set(title="(b) personal accuracy, step by step", xlabel="turns of ETF and projection after the extractor's")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.2)
+
+
+def figure7(found: Reproduction) -> Figure:
+    """Who holds what at two degrees of skew."""
+    partitions: Mapping[str, Partition] = found.partitions
+    figure = Figure(figsize=(6.5 * len(partitions), 4.2), layout="constrained")
+    for axes, (column, partition) in zip(figure.subplots(1, len(partitions)), partitions.items(), strict=True):
+        draw_holdings(axes, partition.counts, size=300)
+        axes.set(title=column, xlabel="client", ylabel=f"class (largest disc: {partition.counts.max()} samples)")
+        axes.set_yticks(range(len(partition.classes)), partition.classes)
+    return figure
+
+
+def _draw_curves(axes: Axes, found: Reproduction, column: str, metric: str) -> None:
+    """For each row the mean of its seeds in the rounds that were measured, and a band from lowest to highest."""
+    looks = zip(cycle(MARKERS), cycle(STYLES), strict=False)
+    for row, (marker, style) in zip(found.results.rows(column), looks, strict=False):
+        curves = np.array([run.curve(metric) for run in found.results.runs[row, column]])
+        measured = np.flatnonzero(~np.isnan(curves).any(axis=0))
+        if not len(measured):
+            continue
+        rounds, seen = measured + 1, curves[:, measured]
+        (line,) = axes.plot(rounds, seen.mean(axis=0), marker=marker, linestyle=style, markersize=4, label=row)
+        if len(seen) > 1:
+            axes.fill_between(rounds, seen.min(axis=0), seen.max(axis=0), color=line.get_color(), alpha=0.15)
+    axes.set(xlabel="round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.2)
+
+
+FIGURES: dict[str, Callable[[Reproduction], Figure]] = {
+    "fig1": figure1,
+    "fig4": figure4,
+    "fig5": figure5,
+    "fig6": figure6,
+    "fig7": figure7,
+}

@@ -1,0 +1,105 @@
+"""What an experiment of the paper gave, beside what the paper printed: Markdown, CSV, and a picture for a figure."""
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedetf.report.paper_figures import FIGURES
+from fedetf.reproduce.results import ACCURACIES, judge, paper_values, sentence
+from fedetf.reproduce.run import Reproduction
+from fedetf.runs import make_folder
+from fedetf.state import write_whole
+
+BEST = 2  # so many of each column are in bold, as in the paper's tables
+MEASURES = {
+    "nc2": "neural-collapse error",
+    "prototype_consistency": "prototype consistency",
+    "classifier_consistency": "classifier consistency",
+    "model_consistency": "model consistency",
+}
+
+
+def write_reproduction(found: Reproduction) -> list[Path]:
+    """Write its files and return where they are."""
+    make_folder(found.folder)
+    contents = {".md": to_markdown(found), ".csv": to_csv(found)} if found.trials else {".md": to_markdown(found)}
+    paths = []
+    for suffix, text in contents.items():
+        paths.append(found.folder / f"{found.stem}{suffix}")
+        write_whole(paths[-1], text.encode())
+    if found.name in FIGURES and (found.results.runs or found.partitions):
+        figure = FIGURES[found.name](found)
+        for suffix in (".png", ".pdf"):
+            paths.append(found.folder / f"{found.stem}{suffix}")
+            figure.savefig(paths[-1], dpi=150)
+    return paths
+
+
+def verdicts(found: Reproduction) -> list[str]:
+    """Whether the paper's claims hold here, one line each."""
+    lines = [sentence(claim, judge(claim, found.results)) for claim in found.experiment.claim]
+    for column, partition in found.partitions.items():
+        lacking = int((partition.counts == 0).any(axis=1).sum())
+        word = "yes" if lacking == len(partition) else "no"
+        lines.append(f"{column}, every client lacks some class: {word}, {lacking} of {len(partition)}")
+    return lines
+
+
+def to_markdown(found: Reproduction) -> str:
+    """A table for each column of the experiment, and the claims."""
+    parts = [f"# {found.experiment.title}\n", f"Scale: {found.scale.about}.\nCommand: `{found.command}`.\n"]
+    if found.trials:
+        parts.append("Mean±standard deviation (population) over seeds; the best two in bold.\n")
+    parts += [f"## {column}\n\n{column_table(found, column)}" for column in found.results.columns]
+    parts.append("".join(f"- {line}\n" for line in verdicts(found)))
+    parts += [f"Failed: {run}: {why}\n" for run, why in found.failed.items()]
+    return "\n".join(parts)
+
+
+def column_table(found: Reproduction, column: str) -> str:
+    """Our values and the paper's for every row of a column, as Markdown."""
+    rows = found.results.rows(column)
+    names = [c.name for c in found.experiment.column]
+    printed = {row.name: row.values for row in found.experiment.row}
+    paper = [paper_values(printed, row, names.index(column)) for row in rows]
+    columns: dict[str, Sequence[str]] = {"method": rows}
+    for metric, theirs in zip(ACCURACIES, zip(*paper, strict=True), strict=True):
+        columns[f"{metric} (%)"] = _marked([found.results.values(row, column, metric) for row in rows])
+        if any(value != "-" for value in theirs):
+            columns[f"paper's {metric} (%)"] = theirs
+    for metric, name in MEASURES.items():
+        values = [found.results.values(row, column, metric) for row in rows]
+        if any(values):
+            columns[name] = [f"{statistics.mean(v):.3f}" if v else "-" for v in values]
+    columns["seeds"] = [str(len(found.results.runs[row, column])) for row in rows]
+    lines = [list(columns), ["---"] * len(columns), *zip(*columns.values(), strict=True)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _marked(values: Sequence[Sequence[float]]) -> list[str]:
+    """Mean±std in percent of each row, the best in bold."""
+    means = sorted((statistics.mean(v) for v in values if v), reverse=True)
+    cells = []
+    for seeds in values:
+        if not seeds:
+            cells.append("-")
+            continue
+        spread = f"±{100 * statistics.pstdev(seeds):.2f}" if len(seeds) > 1 else ""
+        text = f"{100 * statistics.mean(seeds):.2f}{spread}"
+        cells.append(f"**{text}**" if len(means) > BEST and statistics.mean(seeds) >= means[BEST - 1] else text)
+    return cells
+
+
+def to_csv(found: Reproduction) -> str:
+    """One line for each run: where it stands, what it gave, and its folder."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    metrics = (*ACCURACIES, *MEASURES)
+    writer.writerow(["setting", "method", "seed", *metrics, "run"])
+    for (row, column), runs in found.results.runs.items():
+        for run in runs:
+            values = ["" if (value := run.value(metric)) is None else value for metric in metrics]
+            writer.writerow([column, row, run.seed, *values, run.folder.name])
+    return buffer.getvalue()

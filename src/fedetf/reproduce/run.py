@@ -1,0 +1,94 @@
+"""Run an experiment of the paper."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedetf.config import resolve
+from fedetf.data import Partition, load_dataset, make_partition
+from fedetf.grid import GridProgress, run_cells
+from fedetf.reproduce.experiment import Experiment, Part, Scale, ScaleName, Trial, load_experiment, load_scale, plan
+from fedetf.reproduce.results import Results, collect
+from fedetf.runs import file_name
+
+
+@dataclass
+class Reproduction:
+    """What :func:`reproduce` returns."""
+
+    name: str  # of the experiment
+    experiment: Experiment
+    scale: Scale
+    folder: Path  # for its table or figure
+    stem: str  # of the files in it
+    trials: list[Trial]
+    results: Results
+    partitions: dict[str, Partition]  # by column, for an experiment that looks at data only
+    failed: dict[str, str]  # run -> why
+    command: str  # that gives it again
+
+
+def reproduce(
+    name: str,
+    scale: ScaleName = "smoke",
+    part: Part | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    out: Path | None = None,
+    progress: GridProgress | None = None,
+) -> Reproduction:
+    """Run what is missing of an experiment, and collect what is there.
+
+    Parameters
+    ----------
+    name:
+        ``table1`` to ``table5``, ``fig1`` or ``fig4`` to ``fig7``.
+    scale:
+        ``smoke``, ``small`` or ``paper``.
+    part:
+        What of it shall run; left out: all.
+    overrides:
+        Settings by dotted key that win over the experiment's.
+    out:
+        Where runs and results go. Experiments share their runs there, and a run that is there is not run again.
+    """
+    part, overrides = part or Part(), dict(overrides or {})
+    experiment, size = load_experiment(name), load_scale(scale)
+    out = out or Path("runs") / f"reproduce-{scale}"
+    trials = plan(experiment, scale, part, overrides, out)
+    unique = {trial.cell.folder: trial.cell for trial in trials}
+    failed = run_cells(list(unique.values()), progress or GridProgress())
+    decisive = {key: value for key, value in overrides.items() if not key.startswith("engine.")}
+    given = [*([part.name] if part.name else []), *(f"{key}={value}" for key, value in decisive.items())]
+    return Reproduction(
+        name,
+        experiment,
+        size,
+        folder=out / name,
+        stem=file_name("-".join([name, *given])),
+        trials=trials,
+        results=collect(trials),
+        partitions={} if experiment.row else _partitions(experiment, scale, size, overrides),
+        failed=failed,
+        command=f"fedetf reproduce {name} --scale {scale}{_flags(part, decisive)}",
+    )
+
+
+def _partitions(
+    experiment: Experiment, scale_name: ScaleName, scale: Scale, overrides: Mapping[str, Any]
+) -> dict[str, Partition]:
+    partitions = {}
+    for column in experiment.column:
+        point = column.settings(scale_name)
+        if point is not None:
+            settings = resolve(None, {**scale.settings, **point, "seed": scale.seeds[0], **overrides})
+            dataset = load_dataset(settings.data, settings.seed)
+            labels = dataset.train.y.numpy()
+            partitions[column.name] = make_partition(labels, dataset.classes, settings.data, settings.seed)
+    return partitions
+
+
+def _flags(part: Part, overrides: Mapping[str, Any]) -> str:
+    flags = {"--dataset": part.datasets, "--methods": part.methods, "--seeds": part.seeds}
+    given = [f" {flag} {','.join(map(str, values))}" for flag, values in flags.items() if values]
+    return "".join([*given, *(f" --set {key}={value}" for key, value in overrides.items())])

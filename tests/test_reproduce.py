@@ -1,0 +1,191 @@
+"""The paper's tables and figures: the files against the paper's text, and smoke runs of all of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedetf.cli import main
+from fedetf.errors import UserError
+from fedetf.methods import METHODS
+from fedetf.reproduce.experiment import Claim, Part, experiment_names, load_experiment, load_scale, plan
+from fedetf.reproduce.results import Results, Run, judge, paper_values, sentence
+from fedetf.reproduce.run import reproduce
+
+TABLES = ["table1", "table2", "table3", "table4", "table5"]
+FIGURES = ["fig1", "fig4", "fig5", "fig6", "fig7"]
+
+
+def settings_of(name: str, scale: str = "paper") -> list:
+    return [trial.cell.settings for trial in plan(load_experiment(name), scale, Part(), {}, Path("out"))]
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+def test_there_are_ten() -> None:
+    assert experiment_names() == sorted(TABLES + FIGURES)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_the_papers_value_for_every_row_and_column(name: str) -> None:
+    experiment = load_experiment(name)
+    for row in experiment.row:
+        assert len(row.values) == len(experiment.column)
+        for value in row.values:
+            for number in value.split():
+                assert number == "-" or 0 < float(number.split("±")[0]) < 100
+
+
+def test_the_papers_tables_agree_where_they_overlap() -> None:
+    """ResNet-20 in Table 4 is CIFAR-10, α = 0.1 of Table 1; Ditto's global model is FedAvg's."""
+    first, fourth = (load_experiment(name) for name in ("table1", "table4"))
+    main_results = {row.name: row.values for row in first.row}
+    encoders = {row.name: row.values for row in fourth.row}
+    resnet20 = [column.name for column in fourth.column].index("ResNet20")
+    for method in ("FedAvg", "FedETF"):
+        assert encoders[method][resnet20] == main_results[method][0]
+    for ditto, fedavg in zip(main_results["Ditto"], main_results["FedAvg"], strict=True):
+        assert ditto.split()[0] == fedavg.split()[0]
+    assert main_results["FedETF"][1] == "56.08±3.44 92.62±0.54"
+
+
+def test_the_papers_scale_is_the_papers() -> None:
+    runs = settings_of("table1")
+    assert {s.method.name for s in runs} == set(METHODS)
+    assert {s.seed for s in runs} == {8, 9, 10}
+    for s in runs:
+        tiny = s.data.name == "tiny-imagenet"
+        assert (s.data.clients, s.train.participation) == (20, 1.0)
+        assert (s.train.rounds, s.train.epochs) == ((50, 1) if tiny else (200, 3))
+        assert s.train.lr == (0.04 if s.data.name == "cifar10" else 0.01)
+        assert s.model.name == ("resnet18" if tiny else "resnet20")
+        assert (s.data.limit, s.data.size) == (None, None) or tiny
+    assert {(s.data.clients, s.train.participation) for s in settings_of("table2")} == {
+        (50, 0.4), (50, 0.6), (100, 0.4), (100, 0.6),
+    }  # fmt: skip
+    assert {s.train.epochs for s in settings_of("table3")} == {1, 2, 4, 8}
+    assert len({s.model.name for s in settings_of("table4")}) == 7
+    assert {s.data.alpha for name in ("table2", "table3", "table4", "fig6") for s in settings_of(name)} == {0.1}
+    without = [s.method.model_dump() for s in settings_of("table5")]
+    assert sum(m.get("projection") is False for m in without) == 6
+    assert sum(m.get("balanced") is False for m in without) == 6
+    assert sum(m.get("learn_beta") is False for m in without) == 6
+
+
+def test_experiments_share_runs_with_the_same_settings() -> None:
+    def folders(name: str, overrides: dict | None = None) -> set[Path]:
+        return {t.cell.folder for t in plan(load_experiment(name), "small", Part(), overrides or {}, Path("out"))}
+
+    assert folders("fig5") < folders("table1")
+    assert folders("fig5") < folders("table5")
+    assert folders("fig4") < folders("table1")
+    assert folders("fig5", {"engine.name": "serial"}) == folders("fig5")
+    assert not folders("fig5", {"fidelity": "authors"}) & folders("fig5")
+
+
+def test_a_part_of_an_experiment() -> None:
+    part = Part(datasets=["cifar100"], methods=["fedavg"], seeds=[1])
+    trials = plan(load_experiment("table1"), "paper", part, {}, Path("out"))
+    assert [(t.cell.settings.data.name, t.cell.settings.seed) for t in trials] == [("cifar100", 1)] * 2
+    with pytest.raises(UserError, match="leave nothing of this experiment at scale smoke"):
+        plan(load_experiment("table1"), "smoke", Part(datasets=["cifar100"]), {}, Path("out"))
+    with pytest.raises(UserError, match="unknown experiment 'table9'"):
+        load_experiment("table9")
+    with pytest.raises(UserError, match="unknown scale"):
+        load_scale("huge")
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+def made_up(**general: float) -> Results:
+    def run(value: float) -> Run:
+        rounds = [{"measures": {"nc2": value + t}} for t in range(7)]
+        return Run(8, {"general_last5": value, "personal": None}, rounds, Path())
+
+    return Results({(row, "here"): [run(value), run(value)] for row, value in general.items()})
+
+
+def test_claims_in_one_line() -> None:
+    claim = Claim(text="A above the others", metric="general", more="A", less=["B", "C"])
+    assert sentence(claim, judge(claim, made_up(A=0.5, B=0.3, C=0.402))) == "A above the others: yes, +9.8 points"
+    assert sentence(claim, judge(claim, made_up(A=0.5, B=0.6))) == "A above the others: no, -10.0 points"
+    assert "cannot be said" in sentence(claim, judge(claim, made_up(A=0.5)))
+    lower = Claim(text="A's error is lower", metric="nc2", more="B", less=["A"])  # mean of the last five rounds
+    assert sentence(lower, judge(lower, made_up(A=0.1, B=0.2))) == "A's error is lower: yes, 4.2 against 4.1"
+    personal = Claim(text="x", metric="personal", more="A", less=["B"])
+    assert "cannot be said" in sentence(personal, judge(personal, made_up(A=0.5, B=0.6)))
+
+
+def test_two_columns_in_one_claim() -> None:
+    iid, skewed = (made_up(A=value).runs["A", "here"] for value in (0.9, 0.4))
+    results = Results({("A", "iid"): iid, ("A", "skewed"): skewed})
+        {("A", "iid"): made_up(A=0.9).runs["A", "here"], ("A", "skewed"): made_up(A=0.4).runs["A", "here"]}
+    )
+    claim = Claim(text="t", metric="general", more="A", less=["A"], more_column="iid", less_column="skewed")
+    assert sentence(claim, judge(claim, results)) == "t: yes, +50.0 points"
+
+
+def test_what_the_paper_does_not_print_is_a_dash() -> None:
+    assert paper_values({"A": ["1±2 3±4", "5±6"]}, "A", 0) == ("1±2", "3±4")
+    assert paper_values({"A": ["1±2 3±4", "5±6"]}, "A", 1) == ("5±6", "-")
+    assert paper_values({}, "A", 0) == ("-", "-")
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def test_smoke_of_a_figure_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "fig5", "--out", str(tmp_path)]) == 0
+    first = capsys.readouterr()
+    assert "neural-collapse error: " in first.out.replace("\n", " ")
+    runs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")}
+    assert len(runs) == 2
+    assert main(["reproduce", "fig5", "--out", str(tmp_path)]) == 0
+    assert "was done before" in capsys.readouterr().err
+    assert runs == {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")}
+    assert_drawn(tmp_path / "fig5/fig5.png")
+    assert (tmp_path / "fig5/fig5.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_table_shows_our_value_beside_the_papers(tmp_path: Path) -> None:
+    assert main(["reproduce", "table5", "--seeds", "9", "--methods", "fedavg", "--out", str(tmp_path)]) == 0
+    table = (tmp_path / "table5/table5-fedavg-s9.md").read_text("utf-8")
+    (ours, *_) = [json.loads(path.read_text())["general_last5"] for path in tmp_path.glob("runs/*/result.json")]
+    line = next(line for line in table.splitlines() if line.startswith("| FedAvg |"))
+    assert "43.75±0.42" in line
+    assert f"| {100 * ours:.2f} |" in line
+    assert "`fedetf reproduce table5 --scale smoke --methods fedavg --seeds 9`" in table
+
+
+def test_figure7_needs_no_run(tmp_path: Path) -> None:
+    found = reproduce("fig7", out=tmp_path)
+    assert list(found.partitions) == ["CIFAR-10, α = 0.1", "CIFAR-10, α = 0.05"]
+    assert not found.trials
+
+
+def test_bad_names_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "fig2"]) == 2
+    assert "fig1, fig4" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_smoke_of_everything(tmp_path: Path) -> None:
+    for name in TABLES + FIGURES:
+        assert main(["reproduce", name, "--out", str(tmp_path)]) == 0
+        if name in FIGURES:
+            assert_drawn(tmp_path / name / f"{name}.png")
+            assert (tmp_path / name / f"{name}.pdf").is_file()
+        else:
+            assert (tmp_path / name / f"{name}.md").is_file()
+            assert (tmp_path / name / f"{name}.csv").is_file()
+
+
+def assert_drawn(path: Path) -> None:
+    """A picture with something in it."""
+    with Image.open(path) as picture:
+        colours = picture.convert("RGB").getcolors(maxcolors=2**24)
+    assert colours is not None
+    assert len(colours) > 20

@@ -122,8 +122,6 @@ def test_claims_in_one_line() -> None:
 def test_two_columns_in_one_claim() -> None:
     iid, skewed = (made_up(A=value).runs["A", "here"] for value in (0.9, 0.4))
     results = Results({("A", "iid"): iid, ("A", "skewed"): skewed})
-        {("A", "iid"): made_up(A=0.9).runs["A", "here"], ("A", "skewed"): made_up(A=0.4).runs["A", "here"]}
-    )
     claim = Claim(text="t", metric="general", more="A", less=["A"], more_column="iid", less_column="skewed")
     assert sentence(claim, judge(claim, results)) == "t: yes, +50.0 points"
 

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -30,13 +32,17 @@ def figure1(found: Reproduction) -> Figure:
     _draw_decline(figure.add_subplot(grid[:, 0]), columns, runs)
     for place, (column, run) in enumerate(zip(columns, runs, strict=True)):
         holdings, cosines, tsne = (figure.add_subplot(grid[place, panel]) for panel in (1, 2, 3))
-        counts = np.array(json.loads((run.folder / "partition.json").read_text("utf-8"))["counts"])
-        draw_holdings(holdings, counts, size=80)
+        draw_holdings(holdings, np.array([c["counts"] for c in _partition(run.folder)["clients"]]), size=80)
         holdings.set(title=f"who holds what, {column}", xlabel="client", ylabel="class")
         vectors = _class_vectors(run)
         _draw_cosines(figure, cosines, vectors)
         _draw_tsne(tsne, vectors)
     return figure
+
+
+def _partition(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "partition.json").read_text("utf-8"))
+    return found
 
 
 def _draw_decline(axes: Axes, columns: Sequence[str], runs: Sequence[Run]) -> None:
@@ -77,7 +83,8 @@ def _draw_tsne(axes: Axes, vectors: Floats) -> None:
     clients, classes, dim = vectors.shape
     points = vectors.reshape(-1, dim)
     perplexity = max(2.0, min(30.0, clients))
-    placed = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(points).reshape(clients, classes, 2)
+    tsne = TSNE(perplexity=perplexity, method="exact", init="pca", random_state=0)  # a few hundred points at most
+    placed = tsne.fit_transform(points).reshape(clients, classes, 2)
     for c in range(classes):
         axes.scatter(placed[:, c, 0], placed[:, c, 1], s=14, marker=MARKERS[c % len(MARKERS)])
         axes.annotate(str(c), placed[:, c].mean(axis=0), ha="center", va="center", weight="bold")
@@ -137,8 +144,7 @@ def _dimension(found: Reproduction, row: str) -> int:
     given = trial.cell.settings.method.model_dump().get("dim")
     if given is not None:
         return int(given)
-    partition = json.loads((trial.cell.folder / "partition.json").read_text("utf-8"))
-    return len(partition["classes"])
+    return len(_partition(trial.cell.folder)["classes"])
 
 
 def _draw_finetuning(axes: Axes, found: Reproduction, column: str) -> None:

@@ -127,7 +127,7 @@ def _difference(metric: str, verdict: Verdict, named: bool) -> str:
     if metric in ACCURACIES:
         text = f"{100 * (verdict.more - verdict.less):+.1f} points"
     else:
-        text = f"{verdict.more:.3g} against {verdict.less:.3g}"
+        text = f"{verdict.more:.4g} against {verdict.less:.4g}"
     return f"{text} ({verdict.column})" if named else text
 
 

@@ -196,6 +196,20 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return key.strip(), value
 
 
+def to_toml(value: Any) -> str:
+    """A value as :func:`parse_assignment` reads it; TOML has no word for None, and a string will do.
+
+    >>> to_toml("fedavg"), to_toml([0.1, 0.5]), to_toml(True)
+    ('"fedavg"', '[0.1, 0.5]', 'true')
+    """
+    if isinstance(value, list):
+        return f"[{', '.join(map(to_toml, value))}]"
+    try:
+        return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
+    except TypeError:
+        return str(value)
+
+
 def preset_names() -> list[str]:
     """The presets that ship with the package."""
     return sorted(path.name.removesuffix(".toml") for path in _presets().iterdir() if path.name.endswith(".toml"))
@@ -294,6 +308,5 @@ def describe_settings(model: Model = Settings, prefix: str = "") -> list[tuple[s
         if isinstance(default, BaseModel):
             rows += describe_settings(type(default), f"{prefix}{name}.")
         else:
-            shown = "" if default is None else tomli_w.dumps({"v": default}).removeprefix("v = ").strip()
-            rows.append((prefix + name, shown, field.description or ""))
+            rows.append((prefix + name, "" if default is None else to_toml(default), field.description or ""))
     return rows

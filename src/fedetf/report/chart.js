@@ -44,6 +44,7 @@ function sample(style) { // a line as buttons and tooltips show it
     svg("path", { class: "line", d: "M0 6H28", "stroke-dasharray": style.dash }), marker(style, 14, 6));
 }
 
+const extent = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
 const fixed = (value) => Math.round(value * 100) / 100;
 
 function ticks(low, high, count) {
@@ -110,7 +111,7 @@ function linePlot(series, chart, width, title) {
 function scales(series, chart, box) {
   const xs = series.flatMap((s) => s.curve.x);
   const ys = series.flatMap(({ curve }) => [...curve.mean, ...(curve.low ?? []), ...(curve.high ?? [])]);
-  let [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+  let [[x0, x1], [y0, y1]] = [extent(xs), extent(ys)];
   if (x0 === x1) { x0 -= 1; x1 += 1; }
   const pad = (y1 - y0) * 0.06 || Math.abs(y1) * 0.1 || 1;
   const bounded = chart.percent || (y0 >= 0 && y1 <= 1); // accuracies and consistencies: no room beyond what can be

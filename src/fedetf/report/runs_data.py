@@ -55,14 +55,14 @@ class RunResult(BaseModel):
 class Held(BaseModel):
     """What one client holds, of partition.json."""
 
-    counts: list[int]
+    counts: list[Annotated[int, Field(ge=0)]]
 
 
 class Holdings(BaseModel):
     """Who holds what, of partition.json."""
 
-    classes: list[str]
-    clients: list[Held]
+    classes: Annotated[list[str], Field(min_length=1)]
+    clients: Annotated[list[Held], Field(min_length=1)]
 
 
 @dataclass(frozen=True)

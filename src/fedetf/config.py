@@ -134,6 +134,7 @@ class MeasureSettings(Section):
 
     every: Count = Field(1, description="general accuracy every so many rounds; the last five always")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
+    mlflow: str | None = Field(None, description="an MLflow tracking URI to log to as well; needs fedetf[mlflow]")
 
 
 class Settings(Section):
@@ -262,6 +263,18 @@ def _nest(flat: Mapping[str, Any]) -> Tree:
                 raise UserError(f"{key!r} sets something inside {part!r}, which is a value")
         branch[last] = value
     return tree
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
+    """Nested settings by dotted key.
+
+    >>> flat({"seed": 7, "data": {"name": "digits"}})
+    {'seed': 7, 'data.name': 'digits'}
+    """
+    values: Tree = {}
+    for key, value in tree.items():
+        values.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
+    return values
 
 
 def _merge(below: Tree, above: Mapping[str, Any]) -> Tree:

@@ -126,7 +126,8 @@ def command(
     words = ["fedetf", "compare", *([preset] if preset else []), "--methods", ",".join(methods)]
     words += ["--seeds", ",".join(map(str, seeds)), *(["--equal-budget"] if equal_budget else [])]
     for key, value in overrides.items():
-        words += ["--set", f"{key}={to_toml(value)}"]
+        if key != "measure.mlflow":  # where it is logged changes no number, and may hold a password
+            words += ["--set", f"{key}={to_toml(value)}"]
     return shlex.join(words)
 
 
@@ -299,7 +300,8 @@ def _deciding(settings: Settings) -> Settings:
     section = {"name": settings.method.name, **method.model_dump(exclude_none=True)}
     method_section, engine = type(settings.method)(**section), settings.engine
     engine = type(engine)(precision=engine.precision, compile=engine.compile, threads=engine.threads)
-    return settings.model_copy(update={"method": method_section, "engine": engine})
+    measure = settings.measure.model_copy(update={"mlflow": None})
+    return settings.model_copy(update={"method": method_section, "engine": engine, "measure": measure})
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

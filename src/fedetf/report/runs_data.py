@@ -2,13 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
+from fedetf.config import flat
 from fedetf.errors import UserError
 from fedetf.grid import COMMAND
 
@@ -145,6 +146,7 @@ def _settings(folder: Path) -> dict[str, Any]:
         raise _UnusableError("config.toml is damaged") from None
     if "method.name" not in settings:
         raise _UnusableError("config.toml is damaged: it names no method")
+    settings.pop("measure.mlflow", None)  # pages are passed on, and an address may hold a password
     return settings
 
 
@@ -179,15 +181,3 @@ def _checked(model: type[M], path: Path) -> M:
         raise _UnusableError(f"{path.name} is damaged{f' ({where})' if where else ''}") from None
     except (ValueError, RecursionError):
         raise _UnusableError(f"{path.name} is damaged") from None
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted key.
-
-    >>> flat({"seed": 7, "data": {"name": "digits"}})
-    {'seed': 7, 'data.name': 'digits'}
-    """
-    values: dict[str, Any] = {}
-    for key, value in tree.items():
-        values.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
-    return values

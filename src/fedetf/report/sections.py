@@ -9,7 +9,7 @@ from fedetf.report.html import Html, heading, join, table, tag
 from fedetf.report.runs_data import Problem, Run
 
 DASH = "–"
-MOST_SENTENCES = 4  # with more settings than that, the table says it better
+MOST_SETTINGS = 2  # with more than that, the table says it better than sentences
 
 
 # --- the head of the page ---------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def subtitle(grid: Grid) -> str:
 
 def takeaways(grid: Grid) -> Html:
     """What came out, in sentences."""
-    if len(grid.settings) > MOST_SENTENCES or len(grid.variants) == 1 < len(grid.settings):
+    if len(grid.settings) > MOST_SETTINGS or len(grid.variants) == 1 < len(grid.settings):
         return Html("")
     sentences = []
     for setting in grid.settings:
@@ -56,7 +56,7 @@ def _best(groups: Sequence[Group], pick: "Pick") -> Html | None:
     if not measured:
         return None
     best, winner = max(measured, key=lambda pair: pair[0])
-    value = tag("b", f"{100 * best:.1f} %")
+    value = tag("b", f"{100 * best:.1f}\N{NO-BREAK SPACE}%")
     others = [(mean, name) for mean, name in measured if name != winner]
     if not others:
         return tag("span", f"{winner} reaches ", value, ".")

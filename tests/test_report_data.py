@@ -13,6 +13,7 @@ import fedetf
 from fedetf import UserError
 from fedetf.cli import build_parser, main
 from fedetf.cli.flags import given_settings
+from fedetf.config import resolve
 from fedetf.grid import plan
 from fedetf.report.curves import curve, measure_charts
 from fedetf.report.groups import arrange
@@ -222,7 +223,7 @@ def test_costs_are_per_client_and_means_over_seeds() -> None:
     page_tables = tables()
     cost = next(table for table in page_tables if table[0][1].startswith("Sent"))
     sent = result["bytes_up"] / 4 / 2**20
-    assert cost[1] == ["FedAvg", f"{sent:.3g}", f"{sent:.3g}", "30.0", "3", "15.0"]
+    assert cost[1] == ["FedAvg", f"{sent:.2f}", f"{sent:.2f}", "30", "3", "15"]
 
 
 def test_the_command_of_a_comparison_makes_the_same_runs() -> None:
@@ -241,7 +242,13 @@ def test_the_command_of_a_comparison_makes_the_same_runs() -> None:
         seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
         _, cells = plan(options.methods, seeds, options.source, given_settings(options), False, Path("my grid"))
         made |= {cell.folder for cell in cells}
-        assert all(cell.done for cell in cells)
+        for cell in cells:
+            there = resolve(str(cell.folder / "config.toml"))
+            assert (there.data, there.model, there.train) == (
+                cell.settings.data,
+                cell.settings.model,
+                cell.settings.train,
+            )
     assert made == {path.parent for path in Path("my grid").glob("*/config.toml")}
     write_report(["my grid"], "page.html")
     page = Path("page.html").read_text("utf-8")

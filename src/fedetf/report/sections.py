@@ -182,7 +182,10 @@ def cost(grid: Grid) -> Html:
 
 
 def _amount(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+    """A number with about three digits."""
+    if value >= 100 or value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def differing_settings(grid: Grid) -> Html:

@@ -31,11 +31,13 @@ const html = (name, attributes = {}, ...children) => make(null, name, attributes
 // No two of the first thirty series share colour and dashes, and no two of the first ten a shape.
 const styleOf = (i) => ({ colour: `k${i % COLOURS}`, dash: DASHES[i % DASHES.length], shape: i % SHAPES.length });
 
+const circle = (x, y, r) => `M${fixed(x - r)} ${fixed(y)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`;
+
 function marker(style, x, y, r = 3.6) {
   const corners = SHAPES[style.shape];
   const d = corners
     ? `M${corners.map(([a, b]) => `${fixed(x + r * a)} ${fixed(y + r * b)}`).join("L")}Z`
-    : `M${fixed(x - r)} ${fixed(y)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`;
+    : circle(x, y, r);
   return svg("path", { class: "mark", d });
 }
 
@@ -92,15 +94,17 @@ function linePlot(series, chart, width, title) {
   const room = Math.min(Math.max(...series.map((s) => textWidth(s.name)), 20), width * 0.26);
   const box = { left: 50, right: width - room - 20, top: 10, bottom: height - 40 };
   const scale = scales(series, chart, box);
+  const ends = series.map((s) => `${s.name} ends at ${shown(s.curve.mean.at(-1), chart.percent)}`);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", tabindex: 0,
-    "aria-label": `${title}: ${series.map((s) => `${s.name} ends at ${shown(s.curve.mean.at(-1), chart.percent)}`).join("; ")}` });
+    "aria-label": `${title}: ${ends.join("; ")}` });
   picture.append(...axes(scale, chart, box));
   const labels = series.map((s) => ({ s, y: scale.y(s.curve.mean.at(-1)), x: scale.x(s.curve.x.at(-1)) }));
   spreadOut(labels, 14, box.top + 4, box.bottom);
   for (const s of series) picture.append(bandAndLine(s, scale));
   for (const { s, x, y, at } of labels) {
+    const d = `M${fixed(x + 5)} ${fixed(y)}L${fixed(box.right + 10)} ${fixed(at)}`;
     picture.append(svg("g", { class: s.style.colour },
-      svg("path", { class: "leader", fill: "none", d: `M${fixed(x + 5)} ${fixed(y)}L${fixed(box.right + 10)} ${fixed(at)}` }),
+      svg("path", { class: "leader", fill: "none", d }),
       svg("text", { class: "label", x: fixed(box.right + 14), y: fixed(at + 4) }, shortened(s.name, room))));
   }
   const plot = html("div", { class: "plot" }, picture);
@@ -131,7 +135,8 @@ function axes(scale, chart, box) {
   for (const value of up.values) {
     const y = fixed(scale.y(value / factor));
     parts.push(svg("path", { class: "gridline", d: `M${box.left} ${y}H${box.right}` }));
-    parts.push(svg("text", { x: box.left - 8, y: y + 4, "text-anchor": "end" }, `${value.toFixed(up.digits)}${chart.percent ? " %" : ""}`));
+    const label = value.toFixed(up.digits) + (chart.percent ? " %" : "");
+    parts.push(svg("text", { x: box.left - 8, y: y + 4, "text-anchor": "end" }, label));
   }
   const along = ticks(scale.x0, scale.x1, (box.right - box.left) / 70).values.filter(Number.isInteger);
   for (const value of along) {
@@ -146,7 +151,8 @@ function bandAndLine({ name, style, curve }, scale) {
   const points = (values) => curve.x.map((x, i) => `${fixed(scale.x(x))} ${fixed(scale.y(values[i]))}`);
   const group = svg("g", { class: `series ${style.colour}`, "data-name": name });
   if (curve.low) {
-    group.append(svg("path", { class: "band", d: `M${points(curve.low).join("L")}L${points(curve.high).reverse().join("L")}Z` }));
+    const around = [...points(curve.low), ...points(curve.high).reverse()];
+    group.append(svg("path", { class: "band", d: `M${around.join("L")}Z` }));
   }
   group.append(svg("path", { class: "line", d: `M${points(curve.mean).join("L")}`, "stroke-dasharray": style.dash }));
   const last = curve.x.length - 1;
@@ -171,9 +177,9 @@ function addCursor(plot, picture, series, chart, scale, box, width) {
     tip.replaceChildren(html("b", {}, `${chart.x} ${rounds[at]}`), valuesAt(series, rounds[at], chart.percent));
     tip.hidden = false;
     const ratio = picture.clientWidth / width || 1;
-    const left = x * ratio + 14;
-    const fits = left + tip.offsetWidth <= plot.clientWidth;
-    tip.style.left = `${fits ? left : Math.max(0, Math.min(x * ratio - tip.offsetWidth - 14, plot.clientWidth - tip.offsetWidth))}px`;
+    const [right, left] = [x * ratio + 14, x * ratio - 14 - tip.offsetWidth];
+    const fits = right + tip.offsetWidth <= plot.clientWidth;
+    tip.style.left = `${fits ? right : Math.max(0, left)}px`;
   };
   const hide = () => { line.setAttribute("visibility", "hidden"); tip.hidden = true; };
   const follow = (event) => {

@@ -13,7 +13,8 @@ function holdsPlot(holding, width) {
   const [w, h] = [Math.max(width, Math.ceil(right + 10)), Math.ceil(bottom + 40)];
   const x = (client) => left + wide * (client + 0.5);
   const y = (label) => bottom - high * (label + 0.5);
-  const picture = svg("svg", { viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": `${holding.name}. ${holding.text}` });
+  const label = `${holding.name}. ${holding.text}`;
+  const picture = svg("svg", { viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": label });
   picture.style.width = `${w}px`;
   const every = Math.ceil(14 / high);
   classes.forEach((name, c) => {
@@ -30,8 +31,7 @@ function holdsPlot(holding, width) {
   let d = ""; // one path for all discs: ten thousand elements would be slow
   counts.forEach((row, k) => row.forEach((n, c) => {
     if (!n) return;
-    const r = Math.max(0.7, radius * Math.sqrt(n / most));
-    d += `M${fixed(x(k) - r)} ${fixed(y(c))}a${fixed(r)} ${fixed(r)} 0 1 0 ${fixed(2 * r)} 0a${fixed(r)} ${fixed(r)} 0 1 0 ${fixed(-2 * r)} 0Z`;
+    d += circle(x(k), y(c), Math.max(0.7, fixed(radius * Math.sqrt(n / most))));
   }));
   picture.append(svg("path", { class: "disc", d }));
   const plot = html("div", { class: "plot" }, picture);
@@ -48,7 +48,8 @@ function holdsPlot(holding, width) {
 }
 
 function aboutDiscs(holding, most) {
-  const rest = holding.clients > holding.counts.length ? ` The first ${holding.counts.length} of ${holding.clients} clients.` : "";
+  const drawn = holding.counts.length;
+  const rest = holding.clients > drawn ? ` The first ${drawn} of ${holding.clients} clients.` : "";
   return `The largest disc: ${most.toLocaleString("en")} samples. Point at a place for its number.${rest}`;
 }
 

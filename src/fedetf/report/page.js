@@ -27,7 +27,8 @@ function drawChart(figure, all) {
     .filter((line) => line.curve && !hidden.has(line.name));
   figure.querySelectorAll(".plot, .nothing").forEach((old) => old.remove());
   const title = figure.querySelector("h3").textContent;
-  figure.append(series.length ? linePlot(series, chart, width, title) : html("p", { class: "note nothing" }, "No line to show here."));
+  const nothing = html("p", { class: "note nothing" }, "No line to show here.");
+  figure.append(series.length ? linePlot(series, chart, width, title) : nothing);
 }
 
 function drawHolding() {
@@ -41,12 +42,14 @@ function drawHolding() {
 function drawToggles(all) {
   const charts = Object.values(data.charts);
   const buttons = all.filter((line) => charts.some(line.curveIn)).map((line) => {
-    const button = html("button", { type: "button", "aria-pressed": String(!hidden.has(line.name)) }, sample(line.style), line.name);
+    const button = html("button", { type: "button" }, sample(line.style), line.name);
+    const press = () => button.setAttribute("aria-pressed", String(!hidden.has(line.name)));
     button.addEventListener("click", () => {
       if (!hidden.delete(line.name)) hidden.add(line.name);
-      button.setAttribute("aria-pressed", String(!hidden.has(line.name)));
+      press();
       drawCharts();
     });
+    press();
     return button;
   });
   document.getElementById("toggles").replaceChildren(...buttons);

@@ -1,5 +1,6 @@
 """TensorBoard events and MLflow."""
 
+import os
 import warnings
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -160,10 +161,15 @@ def test_a_store_that_cannot_be_opened_is_a_user_error(store: str, tmp_path: Pat
 
 
 @in_mlflow
-def test_telemetry_is_off(client) -> None:
-    from mlflow.telemetry.client import get_telemetry_client
+def test_telemetry_is_off(client, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.environment_variables import MLFLOW_DISABLE_TELEMETRY
 
-    assert get_telemetry_client() is None
+    for name in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK"):
+        monkeypatch.delenv(name)
+    assert not MLFLOW_DISABLE_TELEMETRY.get()
+    MLflow(store, None)._connected()
+    assert MLFLOW_DISABLE_TELEMETRY.get()  # as MLflow reads it
+    assert os.environ["DO_NOT_TRACK"] == "true"
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -180,6 +180,7 @@ function addCursor(plot, picture, series, chart, scale, box, width) {
     const [right, left] = [x * ratio + 14, x * ratio - 14 - tip.offsetWidth];
     const fits = right + tip.offsetWidth <= plot.clientWidth;
     tip.style.left = `${fits ? right : Math.max(0, left)}px`;
+    tip.style.top = `${fits || left >= 0 ? 0 : picture.clientHeight}px`; // below a chart that is too narrow for it
   };
   const hide = () => { line.setAttribute("visibility", "hidden"); tip.hidden = true; };
   const follow = (event) => {

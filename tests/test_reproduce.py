@@ -179,6 +179,7 @@ def test_smoke_of_everything(tmp_path: Path) -> None:
         else:
             assert (tmp_path / name / f"{name}.md").is_file()
             assert (tmp_path / name / f"{name}.csv").is_file()
+            assert (tmp_path / name / f"{name}.html").is_file()
 
 
 def assert_drawn(path: Path) -> None:

@@ -21,7 +21,7 @@ from fedetf.methods import Method, is_method, make_method
 from fedetf.models import model_names
 from fedetf.runs import RunFolder, check_free, last_attempt, locked
 from fedetf.state import load_state
-from fedetf.tracking import TensorBoard
+from fedetf.tracking import MLflow, TensorBoard
 
 # The short names that flags and keyword arguments have for the commonest settings.
 SHORT = {
@@ -295,6 +295,9 @@ def go_on(job: Job, folder: Path, listeners: Sequence[Listener]) -> Result:
 
 
 def _writers(settings: Settings, folder: Path | None) -> list[Listener]:
-    if folder is None:
-        return []
-    return [RunFolder(folder), *([TensorBoard(folder / "tensorboard")] if settings.measure.tensorboard else [])]
+    writers: list[Listener] = [] if folder is None else [RunFolder(folder)]
+    if folder is not None and settings.measure.tensorboard:
+        writers.append(TensorBoard(folder / "tensorboard"))
+    if settings.measure.mlflow is not None:
+        writers.append(MLflow(settings.measure.mlflow, folder))
+    return writers

@@ -136,6 +136,7 @@ class MeasureSettings(Section):
     every: Count = Field(1, description="general accuracy every so many rounds; the last five always")
     collapse: bool = Field(False, description="true: neural collapse and the clients' agreement as well")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
+    mlflow: str | None = Field(None, description="an MLflow tracking URI to log to as well; needs fedetf[mlflow]")
 
     def due(self, t: int, rounds: int) -> bool:
         """Whether round t of so many is measured."""
@@ -202,6 +203,20 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return key.strip(), value
 
 
+def to_toml(value: Any) -> str:
+    """A value as :func:`parse_assignment` reads it; TOML has no word for None, and a string will do.
+
+    >>> to_toml("fedavg"), to_toml([0.1, 0.5]), to_toml(True)
+    ('"fedavg"', '[0.1, 0.5]', 'true')
+    """
+    if isinstance(value, list):
+        return f"[{', '.join(map(to_toml, value))}]"
+    try:
+        return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
+    except TypeError:
+        return str(value)
+
+
 def preset_names() -> list[str]:
     """The presets that ship with the package."""
     return sorted(path.name.removesuffix(".toml") for path in _presets().iterdir() if path.name.endswith(".toml"))
@@ -256,6 +271,18 @@ def _nest(flat: Mapping[str, Any]) -> Tree:
     return tree
 
 
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
+    """Nested settings by dotted key.
+
+    >>> flat({"seed": 7, "data": {"name": "digits"}})
+    {'seed': 7, 'data.name': 'digits'}
+    """
+    values: Tree = {}
+    for key, value in tree.items():
+        values.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
+    return values
+
+
 def _merge(below: Tree, above: Mapping[str, Any]) -> Tree:
     merged = dict(below)
     for key, value in above.items():
@@ -300,6 +327,5 @@ def describe_settings(model: Model = Settings, prefix: str = "") -> list[tuple[s
         if isinstance(default, BaseModel):
             rows += describe_settings(type(default), f"{prefix}{name}.")
         else:
-            shown = "" if default is None else tomli_w.dumps({"v": default}).removeprefix("v = ").strip()
-            rows.append((prefix + name, shown, field.description or ""))
+            rows.append((prefix + name, "" if default is None else to_toml(default), field.description or ""))
     return rows

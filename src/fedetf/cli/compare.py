@@ -52,6 +52,7 @@ def compare_command(options: argparse.Namespace) -> None:
 
     from fedetf.grid import compare
     from fedetf.report.comparison import to_markdown, write_tables
+    from fedetf.report.page import write_report
     from fedetf.report.progress import make_grid_progress
 
     seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
@@ -72,7 +73,8 @@ def compare_command(options: argparse.Namespace) -> None:
         progress.close()
     console = output()
     if comparison.lines:
-        paths = write_tables(comparison)
+        page = write_report([comparison.folder], comparison.folder / "report.html").path
+        paths = [*write_tables(comparison), page]
         console.print(comparison.caption, soft_wrap=True)
         console.print(Markdown(to_markdown(comparison.lines)))
         console.print(f"files: {', '.join(map(str, paths))}", soft_wrap=True)

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedetf.report.page import write_report
 from fedetf.report.paper_figures import FIGURES
 from fedetf.reproduce.results import ACCURACIES, judge, paper_values, sentence
 from fedetf.reproduce.run import Reproduction
@@ -34,6 +35,9 @@ def write_reproduction(found: Reproduction) -> list[Path]:
         for suffix in (".png", ".pdf"):
             paths.append(found.folder / f"{found.stem}{suffix}")
             figure.savefig(paths[-1], dpi=150)
+    done = {trial.cell.folder for trial in found.trials if trial.cell.done}
+    if done:
+        paths.append(write_report(sorted(done), found.folder / f"{found.stem}.html").path)
     return paths
 
 

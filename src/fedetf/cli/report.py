@@ -1,0 +1,32 @@
+"""``fedetf report``."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fedetf.cli.flags import add_command, folder
+
+
+def add_to(commands: Any) -> None:
+    """Its flags."""
+    report = add_command(
+        commands,
+        "report",
+        report_command,
+        "one HTML page about any number of runs: tables, curves, who holds what, costs, commands",
+        "fedetf report runs/first runs/compare-digits-1a2b3c4d --out report.html",
+    )
+    report.add_argument("folders", nargs="+", metavar="DIR", type=folder, help="run folders, or folders that hold some")
+    report.add_argument(
+        "--out", metavar="FILE.html", type=Path, default=Path("report.html"), help="the page (default: report.html)"
+    )
+
+
+def report_command(options: argparse.Namespace) -> None:
+    """``fedetf report``."""
+    from fedetf.report.page import write_report
+
+    report = write_report(options.folders, options.out)
+    print(f"report: {report.path} ({report.runs} run{'' if report.runs == 1 else 's'})")
+    for problem in report.left_out:
+        print(f"not shown: {problem.folder}: {problem.reason}")

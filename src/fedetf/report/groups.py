@@ -1,0 +1,167 @@
+"""Sorts runs into methods × settings, with the seeds of each pair together, and names what differs."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedetf.methods import METHODS
+from fedetf.report.runs_data import Problem, Run
+
+# What does not change the numbers, so that runs which differ in it belong together.
+ASIDE = {"seed", "engine.name", "engine.workers", "engine.device", "engine.checkpoint", "engine.address"}
+OWN = ("method.", "personal.")  # what makes variants of a method; everything else is the setting it is tried in
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation (population, as the paper's authors compute it)."""
+
+    mean: float
+    std: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> "Spread | None":
+        """Of the values that there are; None if there are none."""
+        there = [value for value in values if value is not None]
+        return cls(statistics.fmean(there), statistics.pstdev(there), len(there)) if there else None
+
+
+@dataclass(frozen=True)
+class Group:
+    """One method in one setting: a run for each seed."""
+
+    variant: str
+    setting: str
+    runs: list[Run]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds, in order."""
+        return [run.result.seed for run in self.runs]
+
+    @property
+    def general(self) -> Spread | None:
+        """General accuracy, the mean of the last five rounds."""
+        return Spread.of(run.result.general_last5 for run in self.runs)
+
+    @property
+    def personal(self) -> Spread | None:
+        """Personal accuracy."""
+        return Spread.of(run.result.personal for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The runs of a page: groups by variant of a method and by setting."""
+
+    variants: list[str]
+    settings: list[str]  # one empty name if there is only one
+    groups: list[Group]
+    axes: list[str]  # the dotted keys that tell settings apart
+    common: dict[str, Any]  # what all runs share
+    doubles: list[Problem] = field(default_factory=list)
+
+    def get(self, variant: str, setting: str) -> Group | None:
+        """The group of a pair, if there are runs of it."""
+        return next((g for g in self.groups if (g.variant, g.setting) == (variant, setting)), None)
+
+
+def arrange(runs: Sequence[Run]) -> Grid:
+    """Methods × settings; a run that is there twice is taken once."""
+    runs, doubles = _without_doubles(runs)
+    runs = sorted(runs, key=lambda run: (_rank(run), run.result.seed))
+    axes = [key for key in _differing([r.settings for r in runs]) if not key.startswith(OWN)]
+    settings = _names_of_settings(runs, axes)
+    variants = _names_of_variants(runs, settings)
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run, variant, setting in zip(runs, variants, settings, strict=True):
+        groups.setdefault((variant, setting), []).append(run)
+    ordered = sorted(zip(runs, settings, strict=True), key=lambda pair: [_sortable(pair[0].settings, k) for k in axes])
+    common = {k: v for k, v in runs[0].settings.items() if all(_same(r.settings, k, v) for r in runs)}
+    return Grid(
+        variants=list(dict.fromkeys(variants)),
+        settings=list(dict.fromkeys(name for _, name in ordered)),
+        groups=[Group(*names, members) for names, members in groups.items()],
+        axes=axes,
+        common=common,
+        doubles=doubles,
+    )
+
+
+def show(value: Any) -> str:
+    """A setting's value as text; a dash where it is left out."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def method_name(name: str) -> str:
+    """How a method is written: FedETF for fedetf, and Name for path/to/file.py:Name."""
+    return METHODS[name].__name__ if name in METHODS else name.rpartition(":")[2] or name
+
+
+def _without_doubles(runs: Sequence[Run]) -> tuple[list[Run], list[Problem]]:
+    first: dict[str, Run] = {}
+    doubles = []
+    for run in runs:
+        kept = first.setdefault(repr([run.result.seed, *sorted(_deciding(run).items())]), run)
+        if kept is not run:
+            doubles.append(Problem(run.folder, f"has the settings and seed of {kept.folder}, which is shown"))
+    return list(first.values()), doubles
+
+
+def _deciding(run: Run) -> dict[str, Any]:
+    return {k: v for k, v in run.settings.items() if k not in ASIDE and not k.startswith("measure.")}
+
+
+def _rank(run: Run) -> int:
+    """The order of the paper's tables; a user's own methods come last."""
+    name = run.settings["method.name"]
+    return list(METHODS).index(name) if name in METHODS else len(METHODS)
+
+
+def _differing(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys, in the order of the files, whose values differ and matter."""
+    keys = dict.fromkeys(key for settings in all_settings for key in settings)
+    matter = (key for key in keys if key not in ASIDE and not key.startswith("measure."))
+    return [key for key in matter if any(not _same(s, key, all_settings[0].get(key)) for s in all_settings)]
+
+
+def _same(settings: Mapping[str, Any], key: str, value: Any) -> bool:
+    return repr(settings.get(key)) == repr(value)
+
+
+def _sortable(settings: Mapping[str, Any], key: str) -> tuple[bool, float, str]:
+    value = settings.get(key)
+    number = isinstance(value, (int, float))
+    return (not number, float(value) if isinstance(value, (int, float)) else 0.0, str(value))
+
+
+def _names_of_settings(runs: Sequence[Run], axes: Sequence[str]) -> list[str]:
+    return [", ".join(_part(key, run.settings.get(key)) for key in axes) for run in runs]
+
+
+def _part(key: str, value: Any) -> str:
+    """One value in a name; names of datasets and models speak for themselves."""
+    return show(value) if key in ("data.name", "model.name") else f"{key.rpartition('.')[2]} = {show(value)}"
+
+
+def _names_of_variants(runs: Sequence[Run], settings: Sequence[str]) -> list[str]:
+    """The method, and those of its own numbers that differ between its runs in one setting."""
+    methods = [run.settings["method.name"] for run in runs]
+    told_apart: dict[str, list[str]] = {}
+    for method, setting in dict.fromkeys(zip(methods, settings, strict=True)):
+        rivals = [r for r, m, s in zip(runs, methods, settings, strict=True) if (m, s) == (method, setting)]
+        keys = [key for key in _differing([r.settings for r in rivals]) if key.startswith(OWN)]
+        told_apart[method] = list(dict.fromkeys([*told_apart.get(method, []), *keys]))
+    short = {method: method_name(method) for method in methods}
+    names = []
+    for run, method in zip(runs, methods, strict=True):
+        name = short[method] if list(short.values()).count(short[method]) == 1 else method
+        own = ", ".join(f"{k.removeprefix('method.')} = {show(run.settings.get(k))}" for k in told_apart[method])
+        names.append(f"{name} ({own})" if own else name)
+    return names

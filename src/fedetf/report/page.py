@@ -1,0 +1,173 @@
+"""The report: one HTML file that needs nothing else, from any number of run folders."""
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from fedetf import __version__
+from fedetf.errors import UserError
+from fedetf.report import sections
+from fedetf.report.curves import ACCURACY, FINETUNING, LOSS, Chart, curve, measure_charts
+from fedetf.report.groups import Grid, arrange, show
+from fedetf.report.html import Html, join, safe_json, tag, text
+from fedetf.report.runs_data import Problem, Run, gather
+from fedetf.runs import make_folder
+from fedetf.state import write_whole
+
+SCRIPTS = ("chart.js", "holds.js", "page.js")
+MOST_CLIENTS = 100  # in the chart of who holds what
+
+
+@dataclass(frozen=True)
+class Report:
+    """What :func:`write_report` returns."""
+
+    path: Path
+    runs: int
+    left_out: list[Problem]
+
+
+def write_report(folders: Sequence[str | Path], out: str | Path) -> Report:
+    """Write one HTML page about the runs in some folders (run folders, or folders that hold any at any depth).
+
+    Runs that are unfinished or damaged are named on the page and left out of its numbers.
+    """
+    path = Path(out)
+    if path.suffix != ".html" or path.is_dir():
+        raise UserError(f"the report is an HTML file; give --out a name that ends with .html, not {str(path)!r}")
+    runs, left_out = gather([Path(folder) for folder in folders])
+    if not runs:
+        first = left_out[0]
+        raise UserError(f"no finished run to report on; for example {first.folder}: {first.reason}")
+    grid = arrange(runs)
+    left_out = [*left_out, *grid.doubles]
+    make_folder(path.parent)
+    write_whole(path, render(grid, left_out).encode())
+    return Report(path, sum(len(group.runs) for group in grid.groups), left_out)
+
+
+def render(grid: Grid, left_out: Sequence[Problem] = ()) -> str:
+    """The page."""
+    main, more = measure_charts(grid)
+    charts = [ACCURACY, LOSS, FINETUNING, *main, *more]
+    holdings = _holdings(grid)
+    script = "\n".join(_file(name) for name in SCRIPTS)
+    drawn = {chart.key: _data(chart, grid) for chart in charts}
+    data = {"variants": grid.variants, "settings": grid.settings, "charts": drawn, "holdings": holdings}
+    parts = {
+        "policy": f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_hash(script)}",
+        "title": text(sections.title(grid)),
+        "subtitle": text(sections.subtitle(grid)),
+        "takeaways": sections.takeaways(grid),
+        "problems": sections.problems(left_out),
+        "results": sections.results(grid),
+        "views": _views(grid),
+        "accuracy": _figure(ACCURACY, wide=True),
+        "loss": _fold("Training loss", [_figure(LOSS)]),
+        "measures": _measures(main, more),
+        "finetuning": _finetuning(bool(drawn[FINETUNING.key]["curves"])),
+        "holdings": sections.choice("holding", [h["name"] for h in holdings], "Partition"),
+        "described": join(tag("p", h["text"], class_="described") for h in holdings[:1]),
+        "cost": sections.cost(grid),
+        "differing": sections.differing_settings(grid),
+        "common": sections.common_settings(grid),
+        "commands": sections.commands(grid),
+        "made": f"Made by fedetf {__version__} on {time.strftime('%Y-%m-%d')}.",
+        "style": _file("page.css"),
+        "data": safe_json(data),
+        "script": script,
+    }
+    return Template(_file("page.html")).substitute(parts)
+
+
+def _file(name: str) -> str:
+    return resources.files("fedetf.report").joinpath(name).read_text("utf-8")
+
+
+def _hash(script: str) -> str:
+    """The script as the page's policy names it: no other script runs."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+# --- what the script draws --------------------------------------------------------------------------------------------
+
+
+def _data(chart: Chart, grid: Grid) -> dict[str, Any]:
+    curves = []
+    for group in grid.groups:
+        drawn = curve(group.runs, chart.of)
+        if drawn is not None:
+            place = [grid.variants.index(group.variant), grid.settings.index(group.setting)]
+            curves.append({"at": place, **drawn})
+    return {"x": chart.x, "percent": chart.percent, "curves": curves}
+
+
+def _holdings(grid: Grid) -> list[dict[str, Any]]:
+    """Each partition once, with its name."""
+    distinct: dict[str, tuple[Run, list[int]]] = {}
+    for run in (run for setting in grid.settings for g in grid.groups if g.setting == setting for run in g.runs):
+        key = json.dumps([run.holdings.classes, *(held.counts for held in run.holdings.clients)])
+        seeds = distinct.setdefault(key, (run, []))[1]
+        seeds += [run.result.seed] if run.result.seed not in seeds else []
+    return [_holding(run, seeds) for run, seeds in distinct.values()]
+
+
+def _holding(run: Run, seeds: Sequence[int]) -> dict[str, Any]:
+    s, clients = run.settings, run.holdings.clients
+    how = s.get("data.partition")
+    dealt = f"alpha = {show(s.get('data.alpha'))}" if how == "dirichlet" else how
+    return {
+        "name": f"{show(s.get('data.name'))}, {len(clients)} clients, {dealt}, seed {', '.join(map(str, seeds))}",
+        "text": sections.describe_holdings(run),
+        "classes": run.holdings.classes,
+        "clients": len(clients),
+        "counts": [held.counts for held in clients[:MOST_CLIENTS]],
+    }
+
+
+# --- where it is drawn ------------------------------------------------------------------------------------------------
+
+
+def _figure(chart: Chart, wide: bool = False) -> Html:
+    caption = tag("figcaption", tag("h3", chart.title), *([tag("p", chart.caption)] if chart.caption else []))
+    return tag("figure", caption, class_="chart wide" if wide else "chart", data_chart=chart.key)
+
+
+def _fold(summary: str, inside: Sequence[Html]) -> Html:
+    return tag("details", tag("summary", summary), tag("div", *inside, class_="charts"))
+
+
+def _views(grid: Grid) -> Html:
+    """What can be compared in the charts: methods in one setting, or the settings of one method."""
+    by_setting = [_option(f"all methods, {name}", "setting", i) for i, name in enumerate(grid.settings)]
+    by_variant = [_option(f"{name}, all settings", "variant", i) for i, name in enumerate(grid.variants)]
+    if len(grid.settings) == 1:
+        by_setting, by_variant = [_option("all methods", "setting", 0)], []
+    elif len(grid.variants) == 1:
+        by_setting = []
+    return join([*by_setting, *by_variant])
+
+
+def _option(name: str, kind: str, index: int) -> Html:
+    return tag("option", name, value=f"{kind}:{index}")
+
+
+def _measures(main: Sequence[Chart], more: Sequence[Chart]) -> Html:
+    if not main and not more:
+        how = tag("code", "--set measure.collapse=true")
+        return tag("p", "These runs did not record them. Repeat a run with ", how, " to see them here.", class_="note")
+    shown = tag("div", *map(_figure, main), class_="charts")
+    return join([shown, *([_fold("More measures", [_figure(chart) for chart in more])] if more else [])])
+
+
+def _finetuning(there: bool) -> Html:
+    if there:
+        return _figure(FINETUNING, wide=True)
+    return tag("p", "No run here has a finetuning stage that is measured step by step (FedETF has).", class_="note")

@@ -1,0 +1,245 @@
+"""The parts of the page that are there without JavaScript: sentences and tables."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedetf.report.groups import Grid, Group, Spread, show
+from fedetf.report.html import Html, heading, join, table, tag
+from fedetf.report.runs_data import Problem, Run
+
+DASH = "–"
+MOST_SETTINGS = 2  # with more than that, the table says it better than sentences
+
+
+# --- the head of the page ---------------------------------------------------------------------------------------------
+
+
+def title(grid: Grid) -> str:
+    """The page in a few words."""
+    methods = list(dict.fromkeys(variant.partition(" (")[0] for variant in grid.variants))
+    datasets = list(dict.fromkeys(show(run.settings.get("data.name")) for g in grid.groups for run in g.runs))
+    compared = " and ".join(methods) if len(methods) < 3 else f"{len(methods)} methods"
+    return f"{compared} on {', '.join(datasets)}"
+
+
+def subtitle(grid: Grid) -> str:
+    """What all runs have in common."""
+    parts = [("model.name", "{}"), ("data.clients", "{} clients"), ("train.participation", "participation {}")]
+    if grid.common.get("data.partition") == "dirichlet":
+        parts.insert(2, ("data.alpha", "alpha = {}"))
+    parts += [("train.rounds", "{} rounds"), ("train.epochs", "local epochs {}"), ("train.lr", "learning rate {}")]
+    parts += [("fidelity", "fidelity {}")]
+    shared = [form.format(show(grid.common[key])) for key, form in parts if key in grid.common]
+    seeds = sorted({seed for group in grid.groups for seed in group.seeds})
+    shared.append(f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}")
+    return " · ".join(shared)
+
+
+def takeaways(grid: Grid) -> Html:
+    """What came out, in sentences."""
+    if len(grid.settings) > MOST_SETTINGS or len(grid.variants) == 1 < len(grid.settings):
+        return Html("")
+    sentences = []
+    for setting in grid.settings:
+        groups = [group for group in grid.groups if group.setting == setting]
+        where = f", {setting}" if setting else ""
+        for what, pick in (("One model for all", _general), ("One model for each client", _personal)):
+            sentence = _best(groups, pick)
+            if sentence:
+                sentences.append(tag("li", tag("span", f"{what}{where}", class_="what"), " ", sentence))
+    return tag("ul", *sentences, class_="takeaways")
+
+
+def _best(groups: Sequence[Group], pick: "Pick") -> Html | None:
+    measured = [(spread.mean, group.variant) for group in groups if (spread := pick(group)) is not None]
+    if not measured:
+        return None
+    best, winner = max(measured, key=lambda pair: pair[0])
+    value = tag("b", f"{100 * best:.1f}\N{NO-BREAK SPACE}%")
+    others = [(mean, name) for mean, name in measured if name != winner]
+    if not others:
+        return tag("span", f"{winner} reaches ", value, ".")
+    rival = next((pair for pair in others if pair[1] == "FedAvg"), max(others, key=lambda pair: pair[0]))
+    points = f"{100 * (best - rival[0]):.1f}"
+    if points == "0.0":
+        return tag("span", tag("b", f"{winner} and {rival[1]}"), " are level at ", value, ".")
+    return tag("span", tag("b", winner), " is best with ", value, f", {points} points above {rival[1]}.")
+
+
+def problems(left_out: Sequence[Problem]) -> Html:
+    """The runs that are not shown."""
+    if not left_out:
+        return Html("")
+    items = (tag("li", tag("code", str(p.folder)), " ", p.reason) for p in left_out)
+    count = "One run is" if len(left_out) == 1 else f"{len(left_out)} runs are"
+    return tag("aside", tag("p", tag("b", f"{count} not shown")), tag("ul", *items), class_="problems")
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+Pick = Callable[[Group], Spread | None]
+
+
+def _general(group: Group) -> Spread | None:
+    return group.general
+
+
+def _personal(group: Group) -> Spread | None:
+    return group.personal
+
+
+def results(grid: Grid) -> Html:
+    """Methods × settings. With one method only, its settings are the rows."""
+    if len(grid.variants) == 1 and len(grid.settings) > 1:
+        rows = [[name, *_pair(grid.get(grid.variants[0], name), ("", ""))] for name in grid.settings]
+        return table([heading(["Setting", *_columns()])], rows, class_="results")
+    ranks = {setting: [_ranks(grid, setting, pick) for pick in (_general, _personal)] for setting in grid.settings}
+    rows = []
+    for variant in grid.variants:
+        cells: list[str] = [variant]
+        for setting in grid.settings:
+            marks = [ranks[setting][i].get(variant, "") for i in range(2)]
+            cells += _pair(grid.get(variant, setting), (marks[0], marks[1]))
+        rows.append(cells)
+    heads = [heading([tag("th", "Method", scope="col"), *_columns() * len(grid.settings)])]
+    if len(grid.settings) > 1:
+        spans = [tag("th", name, scope="colgroup", colspan="3", class_="span") for name in grid.settings]
+        heads.insert(0, heading([tag("td"), *spans]))
+    return table(heads, rows, class_="results")
+
+
+def _columns() -> list[Html]:
+    accuracies = [("General, %", "one model for all"), ("Personal, %", "one for each client")]
+    columns = [tag("th", name, tag("small", note), scope="col", class_="accuracy") for name, note in accuracies]
+    return [*columns, tag("th", "Seeds", scope="col", class_="number")]
+
+
+def _pair(group: Group | None, marks: tuple[str, str]) -> list[Html]:
+    if group is None:
+        return [_accuracy(None, ""), _accuracy(None, ""), tag("td", DASH, class_="number quiet")]
+    accuracies = [_accuracy(spread, mark) for spread, mark in zip((group.general, group.personal), marks, strict=True)]
+    return [*accuracies, tag("td", str(len(group.seeds)), class_="number quiet")]
+
+
+def _accuracy(spread: Spread | None, mark: str) -> Html:
+    if spread is None:
+        return tag("td", tag("span", DASH, class_="mean"), class_="accuracy")
+    deviation = f"±{100 * spread.std:.2f}" if spread.count > 1 else ""
+    mean = tag("b" if mark else "span", f"{100 * spread.mean:.2f}", class_="mean")
+    return tag("td", mean, tag("span", deviation, class_="std"), tag("span", mark, class_="rank"), class_="accuracy")
+
+
+def _ranks(grid: Grid, setting: str, pick: Pick) -> dict[str, str]:
+    """Which variants are first and second in a setting; equal means share a place, and one alone has none."""
+    groups = [group for group in grid.groups if group.setting == setting]
+    means = {group.variant: spread.mean for group in groups if (spread := pick(group)) is not None}
+    best = sorted(set(means.values()), reverse=True)[:2] if len(means) > 1 else []
+    places = dict(zip(best, ("1st", "2nd"), strict=False))
+    return {variant: places[mean] for variant, mean in means.items() if mean in places}
+
+
+# --- who holds what ---------------------------------------------------------------------------------------------------
+
+
+def describe_holdings(run: Run) -> str:
+    """A partition in a sentence."""
+    counts = [held.counts for held in run.holdings.clients]
+    sizes = [sum(row) for row in counts]
+    held = [sum(n > 0 for n in row) for row in counts]
+    single = held.count(1)
+    alone = f", {single} of them hold{'s' if single == 1 else ''} one class only" if single else ""
+    classes = f"{sum(held) / len(held):.1f} of {len(run.holdings.classes)} classes on average"
+    return f"{len(counts)} clients with {min(sizes):,} to {max(sizes):,} training samples and {classes}{alone}."
+
+
+# --- cost and settings ------------------------------------------------------------------------------------------------
+
+
+def _name_of(group: Group, grid: Grid) -> list[str]:
+    return [group.variant, *([group.setting] if len(grid.settings) > 1 else [])]
+
+
+def _names(grid: Grid) -> list[str]:
+    return ["Method", *(["Setting"] if len(grid.settings) > 1 else [])]
+
+
+def cost(grid: Grid) -> Html:
+    """What each method took: means over seeds."""
+    columns: list[tuple[str, str, Callable[[Run], float]]] = [
+        ("Sent", "MiB per client", lambda run: run.result.bytes_up / run.result.clients / 2**20),
+        ("Received", "MiB per client", lambda run: run.result.bytes_down / run.result.clients / 2**20),
+        ("Local epochs", "in the rounds", lambda run: run.result.epochs_train),
+        ("Local epochs", "personal stage", lambda run: run.result.epochs_personal),
+        ("Seconds", "all rounds", lambda run: sum(line.seconds for line in run.rounds)),
+    ]
+    heads = [tag("th", name, tag("small", note), scope="col", class_="number") for name, note, _ in columns]
+    rows = []
+    for group in grid.groups:
+        means = (sum(map(of, group.runs)) / len(group.runs) for _, _, of in columns)
+        rows.append([*_name_of(group, grid), *(tag("td", _amount(mean), class_="number") for mean in means)])
+    return table([heading([*_names(grid), *heads])], rows)
+
+
+def _amount(value: float) -> str:
+    """A number with about three digits."""
+    if value >= 100 or value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def differing_settings(grid: Grid) -> Html:
+    """One row for each method in each setting, with what sets it apart."""
+    runs = [run for group in grid.groups for run in group.runs]
+    keys = dict.fromkeys(key for run in runs for key in run.settings)
+    columns = [k for k in keys if k not in grid.common and k != "seed" and not k.startswith("method.")]
+    heads = ["Method", *columns, "the method's own numbers", "seeds"]
+    rows = []
+    for group in grid.groups:
+        values = [", ".join(dict.fromkeys(show(run.settings.get(k)) for run in group.runs)) for k in columns]
+        own = {k.removeprefix("method."): v for k, v in group.runs[0].settings.items() if k.startswith("method.")}
+        numbers = ", ".join(f"{k} = {show(v)}" for k, v in own.items() if k != "name") or DASH
+        rows.append([group.variant, *values, numbers, ", ".join(map(str, group.seeds))])
+    return table([heading(heads)], rows, class_="settings")
+
+
+def common_settings(grid: Grid) -> Html:
+    """What all runs share, by dotted key."""
+    rows = [[key, show(value)] for key, value in grid.common.items()]
+    return table([heading(["Setting", "Value"])], rows, class_="settings")
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def commands(grid: Grid) -> Html:
+    """Where each number comes from, and the commands that repeat it."""
+    runs = [run for group in grid.groups for run in group.runs]
+    whole = {f"{line} --out {_again(run.folder.parent)}": None for run in runs for line in run.comparison}
+    lines = [tag("pre", tag("code", line)) for line in whole]
+    if lines:
+        lines.insert(0, tag("p", "The whole comparison, all methods and seeds:"))
+    rows = [[str(run.folder), str(run.result.seed), *_accuracies(run), tag("code", _command(run))] for run in runs]
+    heads = ["Run folder", "Seed", "General, %", "Personal, %", "Command that repeats it"]
+    return join([*lines, table([heading(heads)], rows, class_="runs")])
+
+
+def _command(run: Run) -> str:
+    if run.settings.get("data.partition") == "given":
+        return "was given its data in Python: fedetf.run(data=…)"
+    return f"fedetf run {shlex.quote(str(run.folder / 'config.toml'))} --out {_again(run.folder)}"
+
+
+def _again(folder: Path) -> str:
+    return shlex.quote(f"{folder}-again")
+
+
+def _accuracies(run: Run) -> list[str]:
+    values = (run.result.general_last5, run.result.personal)
+    return [DASH if value is None else f"{100 * value:.2f}" for value in values]
+
+
+def choice(name: str, options: Sequence[str], label: str) -> Html:
+    """A select, for the script to fill a chart by."""
+    items = [tag("option", option, value=str(number)) for number, option in enumerate(options)]
+    return tag("label", label, " ", tag("select", *items, id=name), class_="choice")

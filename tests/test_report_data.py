@@ -1,0 +1,272 @@
+"""The report without a browser: what is gathered, how it is named and summed up, and that everything is escaped."""
+
+import html.parser
+import json
+import shlex
+import statistics
+from pathlib import Path
+
+import pytest
+from made_runs import make_run
+
+import fedetf
+from fedetf import UserError
+from fedetf.cli import build_parser, main
+from fedetf.cli.flags import given_settings
+from fedetf.config import resolve
+from fedetf.grid import plan
+from fedetf.report.curves import curve, measure_charts
+from fedetf.report.groups import arrange
+from fedetf.report.html import safe_json, tag
+from fedetf.report.page import write_report
+from fedetf.report.runs_data import gather
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Tables(html.parser.HTMLParser):
+    """The cells of a page's tables, as a browser without scripts has them."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tables: list[list[list[str]]] = []
+        self._inside = False
+        self.feed(page)
+
+    def handle_starttag(self, name: str, attributes: list) -> None:
+        if name == "table":
+            self.tables.append([])
+        elif name == "tr":
+            self.tables[-1].append([])
+        elif name in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self._inside = True
+
+    def handle_endtag(self, name: str) -> None:
+        self._inside = self._inside and name not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.tables[-1][-1][-1] += data
+
+
+def tables(folder: str = "runs") -> list[list[list[str]]]:
+    write_report([folder], "page.html")
+    return Tables(Path("page.html").read_text("utf-8")).tables
+
+
+def grid(folder: str = "runs"):
+    return arrange(gather([Path(folder)])[0])
+
+
+def test_the_headline_is_the_mean_and_population_deviation_with_the_best_two_marked() -> None:
+    results = {}
+    for method, level in (("fedavg", 0.3), ("fedproto", 0.4), ("fednh", 0.5), ("fedetf", 0.6)):
+        results[method] = [make_run(Path(f"runs/deep/{method}-{s}"), method, s, level=level) for s in (7, 8, 9)]
+    head, *rows = tables()[0]
+    assert head == ["Method", "General, %one model for all", "Personal, %one for each client", "Seeds"]
+    assert [row[0] for row in rows] == ["FedAvg", "FedProto", "FedNH", "FedETF"]  # the order of the paper
+
+    def expected(method: str, key: str) -> str:
+        values = [100 * r[key] for r in results[method]]
+        return f"{statistics.mean(values):.2f}±{statistics.pstdev(values):.2f}"
+
+    assert rows[0][1:] == [expected("fedavg", "general_last5"), expected("fedavg", "personal"), "3"]
+    assert rows[1][1:] == ["–", expected("fedproto", "personal"), "3"]
+    assert rows[2][1] == expected("fednh", "general_last5") + "2nd"
+    assert rows[3][1] == expected("fedetf", "general_last5") + "1st"
+    assert rows[3][2] == expected("fedetf", "personal") + "1st"
+
+
+def test_equal_means_share_a_place_and_one_method_alone_has_none() -> None:
+    for method in ("fedavg", "fedetf"):
+        make_run(Path(f"runs/{method}"), method)
+        result = json.loads(Path(f"runs/{method}/result.json").read_text())
+        Path(f"runs/{method}/result.json").write_text(json.dumps({**result, "general_last5": 0.5, "personal": None}))
+    _, *rows = tables()[0]
+    assert [row[1:] for row in rows] == [["50.001st", "–", "1"]] * 2
+    page = Path("page.html").read_text("utf-8")
+    assert "are level at" in page
+    (alone,) = tables("runs/fedetf")[0][1:]
+    assert alone[1] == "50.00"
+
+
+def test_settings_are_columns_and_variants_of_a_method_are_rows() -> None:
+    for alpha in (0.5, 0.05):
+        for gamma in (0.0, 1.0):
+            settings = {"data.alpha": alpha, "method.gamma": gamma}
+            make_run(Path(f"runs/{alpha}-{gamma}"), **settings)
+        make_run(Path(f"runs/{alpha}"), "fedavg", **{"data.alpha": alpha, "engine.workers": 1})
+        make_run(Path(f"runs/{alpha}-8"), "fedavg", seed=8, **{"data.alpha": alpha, "engine.workers": 2})
+    found = grid()
+    assert found.settings == ["alpha = 0.05", "alpha = 0.5"]
+    assert found.variants == ["FedAvg", "FedETF (gamma = 0)", "FedETF (gamma = 1)"]
+    assert found.get("FedAvg", "alpha = 0.05").seeds == [7, 8]  # the number of workers does not part them
+    assert found.common["train.rounds"] == 5
+    top, head, *rows = tables()[0]
+    assert top == ["", "alpha = 0.05", "alpha = 0.5"]
+    assert len(head) == len(rows[0]) == 7
+
+
+def test_one_method_in_several_settings_has_a_row_for_each() -> None:
+    for alpha in (0.5, 0.05):
+        make_run(Path(f"runs/{alpha}"), **{"data.alpha": alpha})
+    head, *rows = tables()[0]
+    assert head[0] == "Setting"
+    assert [row[0] for row in rows] == ["alpha = 0.05", "alpha = 0.5"]
+    assert not any("1st" in row[1] for row in rows)
+
+
+def test_runs_that_cannot_be_shown_are_named() -> None:
+    make_run(Path("runs/good"))
+    make_run(Path("runs/good-again"))
+    for name in ("unfinished", "cut", "nan", "no-partition", "empty", "list", "toml", "other-classes"):
+        make_run(Path(f"runs/{name}"), seed=8)
+    Path("runs/unfinished/result.json").unlink()
+    Path("runs/cut/rounds.jsonl").write_text('{"round": 1}\n{"round": 2, "lo')
+    Path("runs/nan/result.json").write_text('{"method": "fedetf", "seed": NaN}')
+    Path("runs/no-partition/partition.json").unlink()
+    Path("runs/empty/result.json").write_bytes(b"")
+    Path("runs/list/result.json").write_text("[" * 5000)
+    Path("runs/toml/config.toml").write_bytes(b"\xff\x00")
+    Path("runs/other-classes/partition.json").write_text('{"classes": ["a"], "clients": [{"counts": [1, 2]}]}')
+    Path("runs/failed").mkdir()
+    Path("runs/failed/error.part").write_text("Traceback\nRunError: <b>no</b> memory\n")
+    report = write_report(["runs", "runs/good"], "page.html")
+    assert report.runs == 1
+    reasons = {problem.folder.name: problem.reason for problem in report.left_out}
+    assert reasons == {
+        "unfinished": "not finished, 5 rounds done; go on with: fedetf resume runs/unfinished",
+        "cut": "rounds.jsonl is damaged",
+        "nan": "result.json is damaged (seed)",
+        "no-partition": "partition.json is missing",
+        "empty": "result.json is damaged",
+        "list": "result.json is damaged",
+        "toml": "config.toml cannot be read",
+        "other-classes": "partition.json is damaged: counts and classes do not match",
+        "failed": "failed: RunError: <b>no</b> memory",
+        "good-again": "has the settings and seed of runs/good, which is shown",
+    }
+    page = Path("page.html").read_text("utf-8")
+    assert "10 runs are not shown" in page
+    assert "RunError: &lt;b&gt;no&lt;/b&gt; memory" in page
+    assert "<b>no" not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nowhere"], "no folder 'nowhere'"),
+        (["void"], "no run in void"),
+        (["half"], "no finished run to report on; for example half: not finished, 0 rounds done"),
+        (["runs", "--out", "page.txt"], "give --out a name that ends with .html"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("runs/good"))
+    Path("void").mkdir()
+    Path("half").mkdir()
+    Path("half/config.toml").write_text('[method]\nname = "fedavg"\n')
+    assert main(["report", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_the_command_says_what_it_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("runs/good"))
+    Path("runs/bad").mkdir()
+    Path("runs/bad/error.part").write_text("")
+    assert main(["report", "runs"]) == 0
+    out = capsys.readouterr().out
+    assert "report: report.html (1 run)" in out
+    assert "not shown: runs/bad: failed: no reason is on record" in out
+    assert Path("report.html").is_file()
+
+
+def test_curves_are_mean_and_range_at_the_rounds_that_all_seeds_have() -> None:
+    for seed in (7, 8):
+        make_run(Path(f"runs/{seed}"), seed=seed, rounds=3)
+    values = {7: {"a": [1.0, 2.0, 3.0], "b": [1.0, None, 1.0]}, 8: {"a": [3.0, 4.0, 8.0], "b": [2.0, 2.0, 4.0]}}
+    for seed, named in values.items():
+        path = Path(f"runs/{seed}/rounds.jsonl")
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for t, line in enumerate(lines):
+            line["measures"] = {name: row[t] for name, row in named.items()}
+        lines[2]["measures"]["never"] = None
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = grid()
+    main_charts, more = measure_charts(found)
+    assert main_charts == []
+    assert [chart.title for chart in more] == ["a", "b"]  # unknown names are shown, what was never measured is not
+    (group,) = found.groups
+    a, b = (curve(group.runs, chart.of) for chart in more)
+    assert a == {"x": [1, 2, 3], "mean": [2.0, 3.0, 5.5], "low": [1.0, 2.0, 3.0], "high": [3.0, 4.0, 8.0], "seeds": 2}
+    assert b["x"] == [1, 3]
+    assert b["mean"] == [1.5, 2.5]
+
+
+def test_a_long_curve_is_thinned_but_keeps_its_ends() -> None:
+    make_run(Path("runs/long"), rounds=1001)
+    (group,) = grid().groups
+    drawn = curve(group.runs, lambda run: {r.round: r.general for r in run.rounds})
+    assert len(drawn["x"]) == 250
+    assert (drawn["x"][0], drawn["x"][-1]) == (1, 1001)
+
+
+def test_costs_are_per_client_and_means_over_seeds() -> None:
+    result = make_run(Path("runs/a"), "fedavg", rounds=10, clients=4)
+    page_tables = tables()
+    cost = next(table for table in page_tables if table[0][1].startswith("Sent"))
+    sent = result["bytes_up"] / 4 / 2**20
+    assert cost[1] == ["FedAvg", f"{sent:.2f}", f"{sent:.2f}", "30", "3", "15"]
+
+
+def test_the_command_of_a_comparison_makes_the_same_runs() -> None:
+    settings = {"data.limit": 100, "train.lr": [0.1, 0.01], "model.name": "mlp", "personal.enabled": False}
+    settings["measure.tensorboard"] = False
+    fedetf.compare(["fedavg"], [7, 8], clients=3, rounds=1, epochs=1, settings=settings, out="my grid")
+    fedetf.compare(["fedprox"], [7], clients=3, rounds=1, epochs=1, settings=settings, out="my grid")
+    fedetf.compare(["fedprox"], [7], clients=3, rounds=1, epochs=1, settings=settings, out="my grid")
+    lines = Path("my grid/command.txt").read_text().splitlines()
+    assert len(lines) == 2  # each once
+    made = set()
+    for line in lines:
+        program, *words = shlex.split(line)
+        assert program == "fedetf"
+        options = build_parser().parse_args(words)
+        seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
+        _, cells = plan(options.methods, seeds, options.source, given_settings(options), False, Path("my grid"))
+        made |= {cell.folder for cell in cells}
+        for cell in cells:
+            there = resolve(str(cell.folder / "config.toml"))
+            assert (there.data, there.model, there.train) == (
+                cell.settings.data,
+                cell.settings.model,
+                cell.settings.train,
+            )
+    assert made == {path.parent for path in Path("my grid").glob("*/config.toml")}
+    write_report(["my grid"], "page.html")
+    page = Path("page.html").read_text("utf-8")
+    assert "--methods fedavg --seeds 7,8" in page
+    assert "--out &#x27;my grid-again&#x27;" in page
+    assert "fedetf run &#x27;my grid/fedavg-lr=0.01-s7/config.toml&#x27;" in page
+
+
+def test_what_is_not_markup_is_escaped() -> None:
+    assert tag("td", tag("b", "<i>"), '"&', title='"<') == '<td title="&quot;&lt;"><b>&lt;i&gt;</b>&quot;&amp;</td>'
+    nasty = {"</script><!--": ["<b>&", "\u2028"]}
+    dumped = safe_json(nasty)
+    assert json.loads(dumped) == nasty
+    assert not set("<>&\u2028") & set(dumped)
+    with pytest.raises(ValueError, match="Out of range"):
+        safe_json(float("nan"))
+
+
+def test_a_missing_folder_is_a_user_error_from_python_too() -> None:
+    with pytest.raises(UserError, match="no folder"):
+        write_report(["nowhere"], "page.html")

@@ -18,6 +18,7 @@ from rich.console import Console
 
 import fedetf
 from fedetf.checkpoints import newest
+from fedetf.cli import main
 from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.federation import Listener
@@ -379,3 +380,14 @@ def test_two_processes_do_not_work_in_one_folder(stopped: Path) -> None:
                 fedetf.resume(stopped)
 
     fedetf.resume(stopped, listeners=[Second()])
+
+
+def test_a_complete_run_is_said_to_be_so_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    run = ["run", "--method", "fedavg", "--clients", "3", "--rounds", "1", "--epochs", "1", "--out", str(out)]
+    assert main(run) == 0
+    assert "1 round of 1 epoch," in capsys.readouterr().out
+    before = (out / "model.safetensors").read_bytes()
+    assert main(["resume", str(out)]) == 0
+    assert "was complete before" in capsys.readouterr().err
+    assert (out / "model.safetensors").read_bytes() == before

@@ -91,6 +91,11 @@ class TrainSettings(Section):
     keep_momentum: bool = Field(False, description="true: a client's momentum lives on in its next round")
     weight_decay: NonNegative = Field(5e-4, description="weight decay of local SGD, on every trained tensor")
 
+    def describe(self) -> str:
+        """How long the training is, in a few words."""
+        rounds, epochs = ("s" if number != 1 else "" for number in (self.rounds, self.epochs))
+        return f"{self.rounds} round{rounds} of {self.epochs} epoch{epochs}"
+
 
 class MethodSettings(BaseModel):
     """The method and its own numbers, which the method itself checks."""

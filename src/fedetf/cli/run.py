@@ -1,6 +1,7 @@
 """``fedetf run`` and ``fedetf resume``."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,8 @@ def resume_command(options: argparse.Namespace) -> None:
 
     folder: Path = options.folder
     settings = run_settings(folder, options.engine, options.workers)
+    if (folder / "result.json").is_file():
+        print(f"the run in {folder} was complete before", file=sys.stderr)
     _start_early(settings)
     _show_run(settings, folder, lambda job, listeners: go_on(job, folder, listeners))
 

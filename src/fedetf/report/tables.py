@@ -31,7 +31,7 @@ def describe_job(job: Job) -> str:
     """A run in one line."""
     s = job.settings
     held = f"{len(job.partition)} clients, {s.data.describe()}"
-    training = f"{s.train.rounds} rounds of {s.train.epochs} epochs, lr {s.train.lr:g}, batch {s.train.batch_size}"
+    training = f"{s.train.describe()}, lr {s.train.lr:g}, batch {s.train.batch_size}"
     return f"{s.method.name} on {s.data.name}: {s.model.name}, {held}, {training}, seed {s.seed}"
 
 

@@ -1,19 +1,19 @@
 # make demo   set up and show FedETF beside FedAvg on embedded data
-# make test   set up, lint, types, all tests
+# make test   set up, lint, types, the documentation, all tests
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Bytecode is written when a module is first used: compiling all of torch up front doubles the time of an install.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
 
-.PHONY: demo setup test quick lint clean
+.PHONY: demo setup test quick lint docs clean
 
 demo: $(VENV)/core
 	$(BIN)/python examples/demo.py
 
 setup: $(VENV)/dev
 
-test: setup lint
+test: setup lint docs
 	$(BIN)/pytest --numprocesses auto --dist loadgroup --cov --cov-report=term --durations 30
 
 quick: setup
@@ -24,6 +24,10 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Strict: a broken link or a docstring that cannot be read is an error. The variable silences an advertisement.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,188 @@
+"""Every code block of README and docs runs, page by page and in order, and what the method pages say is true.
+
+A Python block is executed, all of a page in one namespace. Of a shell block every line is a `fedetf` command and is run. A
+block that cannot run here, or not quickly, has a comment before it: `<!-- not run: the reason -->`; the `fedetf` commands
+in it are still parsed and their settings resolved. After `<!-- output -->` a text block is what the Python block before it
+prints.
+"""
+
+import contextlib
+import io
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import fedetf
+from fedetf.api import prepare
+from fedetf.cli import build_parser, main
+from fedetf.cli.flags import chosen_settings, given_settings
+from fedetf.config import describe_settings, resolve
+from fedetf.engines.worker import Worker
+from fedetf.federation import Federation
+from fedetf.grid import plan
+from fedetf.methods import METHODS, make_method
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^(?P<indent> *)```(?P<kind>\S*)[^\n]*\n(?P<code>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL)
+MARK = re.compile(r"<!-- (?P<mark>not run: \S.*|output) -->\s*\Z")
+SHELL = ("sh", "bash", "console")
+
+
+@dataclass
+class Block:
+    """A fenced block, where it stands, and what the comment before it says."""
+
+    where: str
+    kind: str
+    code: str
+    mark: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text("utf-8")
+    for match in FENCE.finditer(text):
+        mark = MARK.search(text, 0, match.start())
+        where = f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}"
+        yield Block(where, match["kind"], match["code"], mark["mark"] if mark else "")
+
+
+def command_lines(block: Block) -> list[list[str]]:
+    """The words of each line, without comments, the prompt of a console and variables that are set for the command."""
+    lines = block.code.replace("\\\n", " ").splitlines()
+    if block.kind == "console":
+        lines = [line[2:] for line in lines if line.startswith("$ ")]
+    words = [shlex.split(line, comments=True) for line in lines]
+    for line in words:
+        while line and re.match(r"[A-Z_]+=", line[0]):
+            del line[0]
+    return [line for line in words if line]
+
+
+def check_command(words: list[str]) -> None:
+    """Parse a command that is not run, and put its settings together."""
+    options = build_parser().parse_args(words)
+    if words[0] == "compare":
+        seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
+        plan(options.methods, seeds, options.source, given_settings(options), options.equal_budget, options.out)
+    elif words[0] == "run":
+        settings = chosen_settings(options)
+        make_method(settings.method.model_dump(), settings.fidelity)
+
+
+def run_block(block: Block, names: dict[str, Any]) -> str:
+    """Run a block; what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        if block.kind == "python":
+            exec(compile(block.code, block.where, "exec"), names)
+        for words in command_lines(block) if block.kind in SHELL else ():
+            assert words[0] == "fedetf", f"{block.where}: mark it 'not run' to show {words[0]!r}"
+            assert main(words[1:]) == 0, f"{block.where}: {shlex.join(words)} failed"
+        if block.kind == "toml":
+            Path("block.toml").write_text(block.code)
+            resolve("block.toml")
+    return printed.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # a partition may need a repair
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedetf.engines.forkserver.fork_server", lambda: None)  # one core: nobody would use it
+    names: dict[str, Any] = {"__name__": "docs"}
+    printed = ""
+    for block in blocks(page):
+        if block.mark == "output":
+            assert block.code == printed, f"{block.where} is not what the block before it prints"
+        elif block.mark:
+            for words in command_lines(block) if block.kind in SHELL else ():
+                if words[0] == "fedetf":
+                    check_command(words[1:])
+        else:
+            printed = run_block(block, names)
+
+
+def test_every_block_is_of_a_known_kind_or_says_why_it_does_not_run() -> None:
+    found = [block for page in PAGES for block in blocks(page)]
+    unknown = [b.where for b in found if b.kind not in (*SHELL, "python", "toml", "text") and not b.mark]
+    assert not unknown, "give these a language, or <!-- not run: the reason -->"
+    fences = sum(page.read_text("utf-8").count("\n```") for page in PAGES)
+    assert fences == 2 * len(found)  # none was overlooked
+    not_run = [f"{b.where}: {b.mark}" for b in found if b.mark.startswith("not run")]
+    print(f"{len(found)} blocks, {len(not_run)} of them not run:", *not_run, sep="\n")
+    assert len(not_run) < len([b for b in found if b.kind == "python" or b.kind in SHELL]) / 2 + 5
+
+
+# --- the method pages ----------------------------------------------------------------------------------------------------
+
+
+def table(text: str, heading: str) -> list[list[str]]:
+    """The rows of the table under a heading, without its head."""
+    part = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_of_a_method_page(name: str) -> None:
+    text = (ROOT / f"docs/methods/{name}.md").read_text("utf-8")
+    fields = describe_settings(METHODS[name], "method.")
+    if not fields:
+        assert "None of its own" in text
+        return
+    assert table(text, "Settings") == [[f"`{key}`", f"`{value}`" if value else "–", what] for key, value, what in fields]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_traffic_of_a_method_page(name: str) -> None:
+    job = prepare(resolve(None, {"method.name": name, "data.clients": 2, "data.limit": 60, "train.epochs": 1}))
+    server = Federation(job, []).server
+    worker = Worker(job, torch.device("cpu"))
+    sent = worker.train(0, 1, server.state, {})
+    truth = {
+        "down, each round": server.state,
+        "up, each round": sent.upload.state,
+        "up, once after the last round": worker.summarise(0, server.state, sent.private) if job.method.finishes else {},
+        "stays with the client": sent.private,
+        "stays with the server": server.own,
+    }
+    text = (ROOT / f"docs/methods/{name}.md").read_text("utf-8")
+    written = {row[0]: re.findall(r"`([^`]+)`", row[1]) for row in table(text, "What it sends")}
+    assert set(written) == set(truth)
+    for what, state in truth.items():
+        assert written[what] == grouped(state), what
+
+
+def grouped(names: Any) -> list[str]:
+    """Tensor names, with those of the encoder, of v_k and of g_k as one."""
+    return list(dict.fromkeys(re.sub(r"^(encoder|v|g)\..*", r"\1.*", name) for name in names))
+
+
+def test_named_tests_exist() -> None:
+    there = {name for path in (ROOT / "tests").glob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    there |= {path.stem for path in (ROOT / "tests").glob("test_*.py")}
+    for page in PAGES:
+        named = set(re.findall(r"\b(test_[a-z]\w+?)(?:\.py)?`", page.read_text("utf-8")))
+        assert named <= there | {"test_limit", "test_fraction"}, page
+
+
+def test_public_names_are_in_the_api_reference() -> None:
+    text = (ROOT / "docs/api.md").read_text("utf-8")
+    assert sorted(re.findall(r"^::: fedetf\.(\w+)$", text, re.MULTILINE)) == sorted(fedetf.__all__)
+
+
+def test_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == fedetf.__version__
+    assert citation["preferred-citation"]["year"] == 2023

@@ -141,7 +141,9 @@ def test_settings_of_a_method_page(name: str) -> None:
     if not fields:
         assert "None of its own" in text
         return
-    assert table(text, "Settings") == [[f"`{key}`", f"`{value}`" if value else "–", what] for key, value, what in fields]
+    assert table(text, "Settings") == [
+        [f"`{key}`", f"`{value}`" if value else "–", what] for key, value, what in fields
+    ]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -170,7 +172,9 @@ def grouped(names: Any) -> list[str]:
 
 
 def test_named_tests_exist() -> None:
-    there = {name for path in (ROOT / "tests").glob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    there = {
+        name for path in (ROOT / "tests").glob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
     there |= {path.stem for path in (ROOT / "tests").glob("test_*.py")}
     for page in PAGES:
         named = set(re.findall(r"\b(test_[a-z]\w+?)(?:\.py)?`", page.read_text("utf-8")))

@@ -192,10 +192,18 @@ def resume(
     ----------
     folder:
         The ``out`` of the run.
-    data, test, method, model:
-        The same objects that the run was given, if it was given any: a folder holds no data and no code.
-    engine, workers:
+    data:
+        The same that the run was given, if it was given any: a folder holds no data and no code.
+    test:
+        Likewise.
+    method:
+        Likewise, if it was a class.
+    model:
+        Likewise, if it was a module.
+    engine:
         What runs the rest, if it shall be another engine than before.
+    workers:
+        How many of them, if it shall be another number.
     listeners:
         As for :func:`run`.
     """

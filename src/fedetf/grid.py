@@ -89,12 +89,22 @@ def compare(
 
     Parameters
     ----------
-    methods, seeds:
-        The two usual axes.
-    preset, settings, short:
+    methods:
+        By name, or ``path/to/file.py:Name``.
+    seeds:
+        Every method runs with each of them.
+    preset:
         As for :func:`fedetf.run`.
+    settings:
+        As for :func:`fedetf.run`; a list is one more axis.
     equal_budget:
         Give every method the same number of local epochs in the personal stage, enough for the one that takes the most.
+    out:
+        A folder for the runs, new or of the same comparison.
+    progress:
+        Is told when a run begins and ends.
+    short:
+        As for :func:`fedetf.run`; a list is one more axis.
 
     Example
     -------

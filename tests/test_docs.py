@@ -56,16 +56,18 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(where, match["kind"], match["code"], mark["mark"] if mark else "")
 
 
-def command_lines(block: Block) -> list[list[str]]:
-    """The words of each line, without comments, the prompt of a console and variables that are set for the command."""
-    lines = block.code.replace("\\\n", " ").splitlines()
+def shell_lines(block: Block) -> list[str]:
+    """The commands of a shell block, without the prompt of a console and variables that are set for one command."""
+    lines = block.code.replace("\\\n", " ").splitlines() if block.kind in SHELL else []
     if block.kind == "console":
         lines = [line[2:] for line in lines if line.startswith("$ ")]
-    words = [shlex.split(line, comments=True) for line in lines]
-    for line in words:
-        while line and re.match(r"[A-Z_]+=", line[0]):
-            del line[0]
-    return [line for line in words if line]
+    lines = [re.sub(r"^([A-Z_]+=\S+ )+", "", line) for line in lines]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def fedetf_lines(block: Block) -> list[list[str]]:
+    """The words of the commands that are fedetf's."""
+    return [shlex.split(line, comments=True) for line in shell_lines(block) if line.startswith("fedetf ")]
 
 
 def check_command(words: list[str]) -> None:
@@ -85,8 +87,9 @@ def run_block(block: Block, names: dict[str, Any]) -> str:
     with contextlib.redirect_stdout(printed):
         if block.kind == "python":
             exec(compile(block.code, block.where, "exec"), names)
-        for words in command_lines(block) if block.kind in SHELL else ():
-            assert words[0] == "fedetf", f"{block.where}: mark it 'not run' to show {words[0]!r}"
+        commands = fedetf_lines(block)
+        assert len(commands) == len(shell_lines(block)), f"{block.where} has other commands: mark it 'not run'"
+        for words in commands:
             assert main(words[1:]) == 0, f"{block.where}: {shlex.join(words)} failed"
         if block.kind == "toml":
             Path("block.toml").write_text(block.code)
@@ -107,9 +110,8 @@ def test_blocks(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         if block.mark == "output":
             assert block.code == printed, f"{block.where} is not what the block before it prints"
         elif block.mark:
-            for words in command_lines(block) if block.kind in SHELL else ():
-                if words[0] == "fedetf":
-                    check_command(words[1:])
+            for words in fedetf_lines(block):
+                check_command(words[1:])
         else:
             printed = run_block(block, names)
 

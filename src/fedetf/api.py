@@ -148,8 +148,8 @@ def run(
         ``dataset``, ``clients``, ``alpha``, ``participation``, ``rounds``, ``epochs``, ``seed``,
         ``engine``, ``workers``, ``device``, ``compile``: the same as the flags of ``fedetf run``.
 
-    Example
-    -------
+    Examples
+    --------
     >>> result = run(method="fedavg", clients=5, rounds=1, epochs=1)
     >>> 0 <= result.general <= 1
     True

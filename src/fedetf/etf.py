@@ -29,8 +29,8 @@ def simplex_etf(classes: int, dim: int, seed: int = 0) -> Tensor:
     -------
     Tensor of shape ``[dim, classes]``, float32; column c is the classifier vector of class c.
 
-    Example
-    -------
+    Examples
+    --------
     >>> V = simplex_etf(classes=3, dim=2)
     >>> torch.allclose(V.T @ V, 1.5 * torch.eye(3) - 0.5, atol=1e-6)
     True

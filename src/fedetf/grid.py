@@ -106,8 +106,8 @@ def compare(
     short:
         As for :func:`fedetf.run`; a list is one more axis.
 
-    Example
-    -------
+    Examples
+    --------
     >>> comparison = compare(["fedavg"], [7], clients=3, rounds=1, epochs=1, out=getfixture("tmp_path") / "grid")
     >>> comparison.lines[0].row
     {'method': 'fedavg'}

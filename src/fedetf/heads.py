@@ -54,8 +54,8 @@ class ETFHead(nn.Module):
     learn_beta:
         False keeps β where it is (an ablation).
 
-    Example
-    -------
+    Examples
+    --------
     >>> head = ETFHead(features=64, classes=10)
     >>> head(torch.randn(5, 64)).shape
     torch.Size([5, 10])

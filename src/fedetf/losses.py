@@ -45,8 +45,8 @@ def balanced_cross_entropy(
     zero_count:
         What to do about classes with no sample, see :func:`log_prior`.
 
-    Example
-    -------
+    Examples
+    --------
     >>> loss = balanced_cross_entropy(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([3, 1]))
     >>> round(loss.item(), 6)  # ln 4
     1.386294

@@ -100,8 +100,8 @@ def dirichlet_partition(
     -------
     K sorted index arrays; every sample is in exactly one.
 
-    Example
-    -------
+    Examples
+    --------
     >>> parts = dirichlet_partition([0, 1] * 50, clients=4, alpha=0.5, seed=1)
     >>> sum(len(part) for part in parts)
     100

@@ -12,8 +12,8 @@ class Cosines:
     m unit vectors x_i have the mean (‖Σ x_i‖² − m)/(m(m − 1)), so that their sum is all that is kept. A row with fewer
     than two vectors has no pairs: its value is NaN. A vector of no length is left out and counted.
 
-    Example
-    -------
+    Examples
+    --------
     >>> cosines = Cosines(rows=1)
     >>> for direction in ([1.0, 0.0], [0.0, 1.0], [1.0, 1.0]):
     ...     cosines.add(torch.tensor([direction]))

@@ -27,6 +27,15 @@ class LiveProgress(Listener):
             console=console,
         )
 
+    def features_done(self, done: int, total: int) -> None:
+        """A bar of its own, gone when it is done."""
+        if not self._progress.tasks:
+            self._progress.start()
+            self._task = self._progress.add_task("features", total=total, shown="")
+        self._progress.update(self._task, completed=done)
+        if done == total:
+            self._progress.remove_task(self._task)
+
     def started(self, federation: Federation) -> None:
         """Show the bar."""
         self._clients, self._before = len(federation.job.partition), len(federation.personals)
@@ -65,6 +74,11 @@ class PlainProgress(Listener):
 
     def __init__(self, console: Console):
         self._console = console
+        self._said = time.monotonic()
+
+    def features_done(self, done: int, total: int) -> None:
+        """Print how far the features are, if they take long."""
+        self._say_now_and_then(f"features {done}/{total}")
 
     def started(self, federation: Federation) -> None:
         """Remember how much there is to do."""

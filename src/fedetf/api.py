@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from fedetf.config import MethodSettings, Settings, resolve
-from fedetf.data import Dataset, Partition, load_dataset, make_partition, make_schedule
+from fedetf.data import Dataset, Partition, deal_out, load_dataset, make_schedule
 from fedetf.data.own import Pair, from_clients
 from fedetf.engines.job import Job
 from fedetf.engines.make import choose
@@ -32,6 +32,7 @@ SHORT = {
     "model": "model.name",
     "clients": "data.clients",
     "alpha": "data.alpha",
+    "site_column": "data.site_column",
     "participation": "train.participation",
     "rounds": "train.rounds",
     "epochs": "train.epochs",
@@ -150,7 +151,7 @@ def run(
     settings:
         Any other setting by its dotted key, for example ``{"train.lr": 0.1}``; see ``fedetf list settings``.
     short:
-        ``dataset``, ``clients``, ``alpha``, ``participation``, ``rounds``, ``epochs``, ``seed``,
+        ``dataset``, ``clients``, ``alpha``, ``site_column``, ``participation``, ``rounds``, ``epochs``, ``seed``,
         ``engine``, ``workers``, ``device``, ``compile``: the same as the flags of ``fedetf run``.
 
     Example
@@ -164,7 +165,7 @@ def run(
     if data is None and test is not None:
         raise UserError("test belongs to data=[(x, y), ...]; a named dataset brings its own test set")
     if data is not None:
-        given = [name for name in ("dataset", "clients", "alpha") if short.get(name) is not None]
+        given = [name for name in ("dataset", "clients", "alpha", "site_column") if short.get(name) is not None]
         if given:
             raise UserError(f"data=[...] says who holds what, so leave out: {', '.join(given)}")
         short = {**short, "dataset": "own"}
@@ -242,15 +243,23 @@ def from_short(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {SHORT[name]: value for name, value in flags.items() if value is not None}
 
 
-def prepare(settings: Settings, encoder: nn.Module | None = None, own: type[Method] | None = None) -> Job:
-    """Load the data, deal it out and set up the method; whatever is wrong with the input comes out here."""
+def prepare(
+    settings: Settings,
+    encoder: nn.Module | None = None,
+    own: type[Method] | None = None,
+    dataset: Dataset | None = None,
+) -> Job:
+    """Load the data, deal it out and set up the method; whatever is wrong with the input comes out here.
+
+    ``dataset`` is what the settings name, for callers that have loaded it already.
+    """
     method = make_method(
         settings.method.model_dump(), settings.fidelity, own
     )  # its errors come before the data is read
     if encoder is None:
         encoder = own_encoder(settings.model.name, settings.seed)
-    dataset = load_dataset(settings.data, settings.seed)
-    partition = make_partition(dataset.train.y.numpy(), dataset.classes, settings.data, settings.seed)
+    dataset = dataset or load_dataset(settings.data, settings.seed)
+    partition = deal_out(dataset, settings.data, settings.seed)
     return _job(settings, method, dataset, partition, encoder)
 
 

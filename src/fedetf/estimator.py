@@ -165,9 +165,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: NDArray[Any] = self.classes_[likeliest]
         return classes
 
-    def score(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, group: Any = None
-    ) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, group: Any = None) -> float:
         """The accuracy of :meth:`predict`."""
         from sklearn.metrics import accuracy_score
 
@@ -251,4 +249,3 @@ class _Keep(Listener):
     def personal_done(self, personal: Personal) -> None:
         """Keep one."""
         self._models[personal.client] = personal.state
-

@@ -23,6 +23,8 @@ from fedetf.use import Model, SavedModel, load, saved_model
 
 INPUT, OUTPUT = "inputs", "probabilities"
 
+About = dict[str, Any]  # what a file says of itself: classes, inputs, settings
+
 
 def export(
     folder: str | os.PathLike[str],
@@ -68,25 +70,25 @@ def export(
     ready = load(folder, client, method=method, model=model)
     result = json.loads((Path(folder) / "result.json").read_text("utf-8"))
     make_folder(target.parent)
-    WRITERS[target.suffix](ready, file, target)
+    settings = file.settings.model_dump(exclude_none=True, exclude={"engine", "measure"})
+    about = {**file.about, "settings": settings, "client": file.client}
+    WRITERS[target.suffix](ready, about, target)
     write_whole(card, model_card(ready, file, result, target).encode())
     return card
 
 
-def _safetensors(model: Model, file: SavedModel, target: Path) -> None:
+def _safetensors(model: Model, about: About, target: Path) -> None:
     """The weights, encoder included, with all that :func:`fedetf.load` needs to know."""
-    settings = file.settings.model_dump(exclude_none=True, exclude={"engine", "measure"})
-    about = {**file.about, "settings": settings, "client": file.client}
     save_state(model.net.state_dict(), target, about)
 
 
-def _program(model: Model, file: SavedModel, target: Path) -> None:
+def _program(model: Model, about: About, target: Path) -> None:
     """A ``torch.export`` program for batches of any size."""
-    torch.export.save(_traced(model), target, extra_files={"fedetf.json": json.dumps({"classes": model.classes})})
+    torch.export.save(_traced(model), target, extra_files={"fedetf.json": json.dumps(about)})
 
 
-def _onnx(model: Model, file: SavedModel, target: Path) -> None:
-    """An ONNX graph for batches of any size; the names of the classes are in its metadata."""
+def _onnx(model: Model, about: About, target: Path) -> None:
+    """An ONNX graph for batches of any size."""
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
         raise UserError(f"ONNX needs {' and '.join(missing)}; install them with: pip install 'fedetf[export]'")
@@ -104,7 +106,7 @@ def _onnx(model: Model, file: SavedModel, target: Path) -> None:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
     assert program is not None
-    program.model.metadata_props["classes"] = json.dumps(model.classes, ensure_ascii=False)
+    program.model.metadata_props["fedetf"] = json.dumps(about)
     program.save(str(target))
 
 
@@ -115,7 +117,7 @@ def _traced(model: Model) -> torch.export.ExportedProgram:
         return torch.export.export(model, (model.inputs.example(2),), dynamic_shapes=({0: batch},))
 
 
-WRITERS: dict[str, Callable[[Model, SavedModel, Path], None]] = {
+WRITERS: dict[str, Callable[[Model, About, Path], None]] = {
     ".safetensors": _safetensors,
     ".onnx": _onnx,
     ".pt2": _program,
@@ -140,6 +142,7 @@ probabilities = model(inputs)  # a torch tensor, as below""",
 def model_card(model: Model, file: SavedModel, result: dict[str, Any], target: Path) -> str:
     """What a reader of the file must know, as Markdown: origin, accuracy, inputs, classes, how to load it."""
     settings, shape = file.settings, ", ".join(map(str, model.inputs.shape))
+    held = f"{result['clients']} clients ({settings.data.describe()})"
     whose = "the global model" if file.client is None else f"the personal model of client {file.client}"
     kind = "uint8 images, pixels 0 to 255, not normalised" if model.inputs.are_images else "float32 numbers"
     accuracies = [("general: final global model on the test set", result["general"])]
@@ -148,8 +151,8 @@ def model_card(model: Model, file: SavedModel, result: dict[str, Any], target: P
     rows = "\n".join(f"| {name} | {'-' if value is None else f'{value:.4f}'} |" for name, value in accuracies)
     return f"""# {settings.method.name} on {settings.data.name}: {whose}
 
-Made by federated learning with fedetf: {result["clients"]} clients ({settings.data.describe()}), {result["rounds"]} rounds,
-encoder `{settings.model.name}`, seed {settings.seed}.
+Made by federated learning with fedetf: {held}, {result["rounds"]} rounds, encoder `{settings.model.name}`, seed
+{settings.seed}.
 
 | accuracy | fraction |
 |---|---|

@@ -54,7 +54,10 @@ def with_features(job: Job, tick: Tick) -> Job:
         return Samples(torch.cat(parts), samples.y)
 
     # Batches go side by side, each on as many threads as a worker has: however many there are, the bits are the same.
-    with cpu_threads(engine.threads), ThreadPoolExecutor(workers, "features", torch.set_num_threads, (engine.threads,)) as pool:
+    with (
+        cpu_threads(engine.threads),
+        ThreadPoolExecutor(workers, "features", torch.set_num_threads, (engine.threads,)) as pool,
+    ):
         features = Dataset(encoded(data.train), encoded(data.test), data.classes)
     return replace(job, dataset=features, encoder=nn.Identity())
 

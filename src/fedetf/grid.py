@@ -198,7 +198,8 @@ def _default_folder(planned: list[Settings]) -> Path:
 def _caption(cells: Sequence[Cell]) -> str:
     """What all runs have in common, unless a column says otherwise."""
     s = cells[0].settings
-    data = f"{s.data.name}, {s.model.name}, {s.data.clients} clients, {s.data.describe()}"
+    clients = "clients" if s.data.site_column else f"{s.data.clients} clients"
+    data = f"{s.data.name}, {s.model.name}, {clients}, {s.data.describe()}"
     training = f"participation {s.train.participation:g}, {s.train.rounds} rounds of {s.train.epochs} epochs"
     rates = f"lr {s.train.lr:g}, batch {s.train.batch_size}, fidelity {s.fidelity}"
     seeds = ", ".join(str(seed) for seed in dict.fromkeys(cell.settings.seed for cell in cells))

@@ -21,7 +21,7 @@ def is_own(name: str) -> bool:
 
 @cache  # one version of the code for a whole comparison
 def load_own(name: str, kind: str) -> Any:
-    """What ``FILE.py:NAME`` or ``package.module:NAME`` names; ``kind`` is the flag that takes it, "method" or "model"."""
+    """What ``FILE.py:NAME`` or ``package.module:NAME`` names; ``kind``, "method" or "model", is the flag for it."""
     place, _, attribute = name.rpartition(":")
     module = _from_file(Path(place), attribute, kind) if place.endswith(".py") else _imported(place, kind)
     if not hasattr(module, attribute):

@@ -103,7 +103,8 @@ def _client(client: int, counts: Floats, shares: Floats, overall: Floats) -> Cli
 def _entropy(shares: Floats) -> Floats:
     """−Σ p log p along the last axis, 0 log 0 = 0."""
     logs = np.log(np.where(shares > 0, shares, 1.0))
-    return np.abs((shares * logs).sum(axis=-1))  # the sum is ≤ 0; abs spares the sign of −0
+    entropy: Floats = np.abs((shares * logs).sum(axis=-1))  # the sum is ≤ 0; abs spares the sign of −0
+    return entropy
 
 
 def _mean_pairwise_js(shares: Floats) -> float:

@@ -121,6 +121,18 @@ class PlainProgress(Listener):
         self._console.print(line, highlight=False, soft_wrap=True)
 
 
+class TrialProgress(Listener):
+    """One line for each run of a trial."""
+
+    def __init__(self, console: Console, method: str, seed: int):
+        self._console, self._name = console, f"{method}, seed {seed}"
+
+    def finished(self, outcome: Outcome) -> None:
+        """Print what came of it."""
+        seconds = sum(record.seconds for record in outcome.rounds)
+        self._console.print(f"trial of {self._name}: general {percent(outcome.general)}, {seconds:.0f} s")
+
+
 class LiveGrid(GridProgress):
     """One view for a whole comparison: how many runs are done, and how far the current one is."""
 

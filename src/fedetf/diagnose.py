@@ -1,0 +1,184 @@
+"""Does FedETF help with these data? How skewed the sites are, how far classifiers drift, and a short measured trial."""
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedetf.api import execute, prepare
+from fedetf.config import Settings, resolve
+from fedetf.data import Partition, load_dataset
+from fedetf.errors import UserError
+from fedetf.federation import Listener
+from fedetf.measure.skew import Skew, label_skew
+from fedetf.methods import Method, Server, Upload
+from fedetf.methods.fedavg import FedAvg
+
+METHODS = ("fedavg", "fedetf")
+ROUNDS = 10  # of a trial, unless the user says otherwise
+MATTERS = 0.01  # a difference in accuracy that is worth a change of method
+
+# Student's t, two-sided 95%, for 1, 2, … degrees of freedom; the last stands for all beyond.
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far FedAvg's classifiers drift apart in the local training of a round: mean cosines over pairs of sites.
+
+    1 means that all sites agree. FedETF's classifier is fixed, so that there both would be 1.
+    """
+
+    weights: float  # of the same class's weight vector, mean over classes
+    updates: float  # of how each site changed the whole weight matrix in the round; 0 is unrelated, negative opposed
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What follows from the trial. Differences are FedETF − FedAvg, in fractions."""
+
+    verdict: str
+    difference: float
+    low: float  # the 95% interval of the difference over seeds; NaN with a single seed
+    high: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What :func:`diagnose` finds. Accuracies are fractions."""
+
+    settings: Settings
+    partition: Partition  # of the first seed
+    skew: Skew
+    drift: Drift  # in the last round of the trial, mean over seeds
+    seeds: list[int]
+    general: dict[str, list[float]]  # method -> for each seed, mean of the last five rounds
+    curves: dict[str, list[list[float]]]  # method -> for each seed, the general accuracy of every round
+    test_samples: int
+    advice: Advice
+
+
+def diagnose(
+    seeds: Sequence[int],
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    listeners: Mapping[tuple[str, int], Sequence[Listener]] | None = None,
+) -> Diagnosis:
+    """Measure a dataset and its partition, and compare FedAvg with FedETF on it in a short trial.
+
+    Parameters
+    ----------
+    seeds:
+        One trial for each; two or more, for an interval. Each draws its partition (unless the data has sites), its
+        initial model and its batches.
+    preset, settings:
+        As for :func:`fedetf.run`. Unless ``train.rounds`` is given, a trial has ten rounds. There is no personal stage.
+    listeners:
+        What listens to the run of a (method, seed).
+
+    Example
+    -------
+    >>> found = diagnose([7, 8], settings={"data.clients": 3, "train.rounds": 1, "train.epochs": 1})
+    >>> found.skew.clients[0].effective_classes >= 1, sorted(found.general)
+    (True, ['fedavg', 'fedetf'])
+    """
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise UserError("--seeds takes one or more different values, separated by commas")
+    given = {"train.rounds": ROUNDS, **(settings or {}), "personal.enabled": False}
+    first = resolve(preset, {**given, "seed": seeds[0]})
+    dataset = load_dataset(first.data, first.seed)
+    general: dict[str, list[float]] = {method: [] for method in METHODS}
+    curves: dict[str, list[list[float]]] = {method: [] for method in METHODS}
+    drifts: list[Drift] = []
+    partition: Partition | None = None
+    for seed in seeds:
+        for method in METHODS:
+            chosen = resolve(preset, {**given, "seed": seed, "method.name": method})
+            rounds: list[Drift] = []
+            job = prepare(chosen, own=_watched(rounds) if method == "fedavg" else None, dataset=dataset)
+            result = execute(job, None, (listeners or {}).get((method, seed), ()))
+            assert result.general_last5 is not None
+            general[method].append(result.general_last5)
+            curves[method].append([r.general for r in result.rounds if r.general is not None])
+            drifts += rounds[-1:]
+            partition = partition or job.partition
+    assert partition is not None
+    drift = Drift(statistics.mean(d.weights for d in drifts), statistics.mean(d.updates for d in drifts))
+    return Diagnosis(
+        settings=first,
+        partition=partition,
+        skew=label_skew(partition.counts),
+        drift=drift,
+        seeds=list(seeds),
+        general=general,
+        curves=curves,
+        test_samples=len(dataset.test),
+        advice=advise([b - a for a, b in zip(general["fedavg"], general["fedetf"], strict=True)]),
+    )
+
+
+# --- advice -----------------------------------------------------------------------------------------------------------
+
+
+def advise(differences: Sequence[float]) -> Advice:
+    """What the differences FedETF − FedAvg of the seeds say."""
+    difference = statistics.mean(differences)
+    low = high = math.nan
+    if len(differences) > 1:
+        t = T95[min(len(differences) - 1, len(T95)) - 1]
+        half = t * statistics.stdev(differences) / math.sqrt(len(differences))
+        low, high = difference - half, difference + half
+    if low > 0 and difference >= MATTERS:
+        verdict = "FedETF helps"
+    elif high < 0 and difference <= -MATTERS:
+        verdict = "FedETF is not needed, FedAvg is better"
+    elif difference < MATTERS:
+        verdict = "FedETF is not needed"
+    else:
+        verdict = "FedETF may help"
+    return Advice(verdict, difference, low, high)
+
+
+# --- drift ------------------------------------------------------------------------------------------------------------
+
+
+def _watched(drifts: list[Drift]) -> type[Method]:
+    """FedAvg that notes how far apart the classifiers are that come back, round by round."""
+
+    class Watched(FedAvg):
+        name: ClassVar = "fedavg"
+
+        def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
+            received, heads = server.state["head.weight"].clone(), []
+
+            def noted() -> Iterator[Upload]:
+                for upload in uploads:
+                    heads.append(upload.state["head.weight"].clone())
+                    yield upload
+
+            super().aggregate(server, noted())
+            drifts.append(_drift(received, heads))
+
+    return Watched
+
+
+def _drift(received: Tensor, heads: Sequence[Tensor]) -> Drift:
+    """From the classifier ``[C, D]`` that all sites received, and what each made of it."""
+    W = torch.stack(list(heads)).double()  # [sites, C, D]
+    by_class = [pairwise_cosine(W[:, c]) for c in range(W.shape[1])]
+    known = [cosine for cosine in by_class if not math.isnan(cosine)]
+    changes = (W - received.double()).flatten(1)
+    return Drift(statistics.mean(known) if known else math.nan, pairwise_cosine(changes))
+
+
+def pairwise_cosine(vectors: Tensor) -> float:
+    """The mean cosine over pairs of ``[m, d]`` vectors, (‖Σ x_i‖² − m)/(m(m−1)) for unit x_i; those of 0 are left out."""
+    kept = vectors[torch.linalg.vector_norm(vectors, dim=1) > 1e-12]
+    m = len(kept)
+    total = F.normalize(kept, dim=1).sum(dim=0)
+    return float((total @ total - m) / (m * (m - 1))) if m > 1 else math.nan

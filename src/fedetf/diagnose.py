@@ -1,5 +1,6 @@
 """Does FedETF help with these data? How skewed the sites are, how far classifiers drift, and a short measured trial."""
 
+import enum
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,14 +15,15 @@ from fedetf.api import execute, prepare
 from fedetf.config import Settings, resolve
 from fedetf.data import Partition, load_dataset
 from fedetf.errors import UserError
-from fedetf.federation import Listener
+from fedetf.federation import Listener, Round
 from fedetf.measure.skew import Skew, label_skew
-from fedetf.methods import Method, Server, Upload
+from fedetf.methods import Server, Upload
 from fedetf.methods.fedavg import FedAvg
 
 METHODS = ("fedavg", "fedetf")
 ROUNDS = 10  # of a trial, unless the user says otherwise
 MATTERS = 0.01  # a difference in accuracy that is worth a change of method
+UNSURE = 0.05  # an interval that reaches further than this on either side says too little
 
 # Student's t, two-sided 95%, for 1, 2, … degrees of freedom; the last stands for all beyond.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -38,11 +40,21 @@ class Drift:
     updates: float  # of how each site changed the whole weight matrix in the round; 0 is unrelated, negative opposed
 
 
+class Verdict(enum.Enum):
+    """What a trial can say."""
+
+    HELPS = "FedETF helps"
+    MAY_HELP = "FedETF may help"
+    NOT_NEEDED = "FedETF is not needed"
+    WORSE = "FedETF is not needed, FedAvg is better"
+    UNCLEAR = "not clear yet"
+
+
 @dataclass(frozen=True)
 class Advice:
     """What follows from the trial. Differences are FedETF − FedAvg, in fractions."""
 
-    verdict: str
+    verdict: Verdict
     difference: float
     low: float  # the 95% interval of the difference over seeds; NaN with a single seed
     high: float
@@ -99,13 +111,14 @@ def diagnose(
     for seed in seeds:
         for method in METHODS:
             chosen = resolve(preset, {**given, "seed": seed, "method.name": method})
-            rounds: list[Drift] = []
-            job = prepare(chosen, own=_watched(rounds) if method == "fedavg" else None, dataset=dataset)
-            result = execute(job, None, (listeners or {}).get((method, seed), ()))
+            heard = list((listeners or {}).get((method, seed), ()))
+            watch = [_LastDrift()] if method == "fedavg" else []
+            job = prepare(chosen, own=Watched if watch else None, dataset=dataset)
+            result = execute(job, None, [*heard, *watch])
             assert result.general_last5 is not None
             general[method].append(result.general_last5)
             curves[method].append([r.general for r in result.rounds if r.general is not None])
-            drifts += rounds[-1:]
+            drifts += [listener.drift for listener in watch]
             partition = partition or job.partition
     assert partition is not None
     drift = Drift(statistics.mean(d.weights for d in drifts), statistics.mean(d.updates for d in drifts))
@@ -133,38 +146,49 @@ def advise(differences: Sequence[float]) -> Advice:
         t = T95[min(len(differences) - 1, len(T95)) - 1]
         half = t * statistics.stdev(differences) / math.sqrt(len(differences))
         low, high = difference - half, difference + half
+    return Advice(_verdict(difference, low, high), difference, low, high)
+
+
+def _verdict(difference: float, low: float, high: float) -> Verdict:
     if low > 0 and difference >= MATTERS:
-        verdict = "FedETF helps"
-    elif high < 0 and difference <= -MATTERS:
-        verdict = "FedETF is not needed, FedAvg is better"
-    elif difference < MATTERS:
-        verdict = "FedETF is not needed"
-    else:
-        verdict = "FedETF may help"
-    return Advice(verdict, difference, low, high)
+        return Verdict.HELPS
+    if high < 0 and difference <= -MATTERS:
+        return Verdict.WORSE
+    if high - low > 2 * UNSURE:
+        return Verdict.UNCLEAR
+    return Verdict.NOT_NEEDED if difference < MATTERS else Verdict.MAY_HELP
 
 
 # --- drift ------------------------------------------------------------------------------------------------------------
 
 
-def _watched(drifts: list[Drift]) -> type[Method]:
-    """FedAvg that notes how far apart the classifiers are that come back, round by round."""
+class Watched(FedAvg):
+    """FedAvg that notes with the server how far apart the classifiers are that come back."""
 
-    class Watched(FedAvg):
-        name: ClassVar = "fedavg"
+    name: ClassVar = "fedavg"
 
-        def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
-            received, heads = server.state["head.weight"].clone(), []
+    def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
+        """Eq. 2, as ever."""
+        received, heads = server.state["head.weight"].clone(), []
 
-            def noted() -> Iterator[Upload]:
-                for upload in uploads:
-                    heads.append(upload.state["head.weight"].clone())
-                    yield upload
+        def noted() -> Iterator[Upload]:
+            for upload in uploads:
+                heads.append(upload.state["head.weight"].clone())
+                yield upload
 
-            super().aggregate(server, noted())
-            drifts.append(_drift(received, heads))
+        super().aggregate(server, noted())
+        drift = _drift(received, heads)
+        server.own["drift"] = torch.tensor([drift.weights, drift.updates])
 
-    return Watched
+
+class _LastDrift(Listener):
+    """Keeps the drift of the last round."""
+
+    drift = Drift(math.nan, math.nan)
+
+    def round_done(self, record: Round, server: Server) -> None:
+        """Read what :class:`Watched` noted."""
+        self.drift = Drift(*server.own["drift"].tolist())
 
 
 def _drift(received: Tensor, heads: Sequence[Tensor]) -> Drift:
@@ -177,7 +201,7 @@ def _drift(received: Tensor, heads: Sequence[Tensor]) -> Drift:
 
 
 def pairwise_cosine(vectors: Tensor) -> float:
-    """The mean cosine over pairs of ``[m, d]`` vectors, (‖Σ x_i‖² − m)/(m(m−1)) for unit x_i; those of 0 are left out."""
+    """The mean cosine over pairs of ``[m, d]`` vectors: (‖Σ x_i‖² − m)/(m(m−1)) for unit x_i; zeros are left out."""
     kept = vectors[torch.linalg.vector_norm(vectors, dim=1) > 1e-12]
     m = len(kept)
     total = F.normalize(kept, dim=1).sum(dim=0)

@@ -2,7 +2,7 @@
 
 import math
 
-from fedetf.diagnose import MATTERS, Diagnosis
+from fedetf.diagnose import MATTERS, Diagnosis, Verdict
 from fedetf.report.figures import accuracy_figure, partition_figure
 from fedetf.report.page import Section
 from fedetf.report.tables import percent
@@ -35,17 +35,18 @@ def _advice(found: Diagnosis) -> Section:
         interval = f"{_points(advice.low)} to {_points(advice.high)}"
         certainty = f"{gain} (95% interval over {seeds} seeds: {interval})."
     reasons = {
-        "FedETF helps": "The gain is larger than what the seeds alone explain. Use FedETF.",
-        "FedETF is not needed, FedAvg is better": "FedAvg is better by more than the seeds alone explain. Use FedAvg.",
-        "FedETF is not needed": f"No gain of a point or more ({percent(MATTERS)}) was measured. FedAvg is simpler.",
-        "FedETF may help": "There is a gain, but the seeds differ too much to be sure. Try more of them with --seeds.",
+        Verdict.HELPS: "The gain is larger than what the seeds alone explain. Use FedETF.",
+        Verdict.WORSE: "FedAvg is better by more than the seeds alone explain. Use FedAvg.",
+        Verdict.NOT_NEEDED: f"No gain of {100 * MATTERS:.0f} point or more was measured. FedAvg will do.",
+        Verdict.MAY_HELP: "There is a gain, but the seeds differ too much to be sure. Try more of them with --seeds.",
+        Verdict.UNCLEAR: "The seeds differ too much to say. Try more of them with --seeds, or more --rounds.",
     }
     chance = 1.96 * math.sqrt(_share_variance(found) / found.test_samples)
     limits = (
-        f"The interval covers seeds, not the choice of test images: with {found.test_samples} of them an accuracy is known "
-        f"to about ±{100 * chance:.1f} points. A trial is short; more rounds can change the picture."
+        f"The interval covers seeds, not the choice of test images: with {found.test_samples} of them an accuracy is "
+        f"known to about ±{100 * chance:.1f} points. A trial is short; more rounds can change the picture."
     )
-    return Section(f"Advice: {advice.verdict}", [certainty, reasons[advice.verdict], limits])
+    return Section(f"Advice: {advice.verdict.value}", [certainty, reasons[advice.verdict], limits])
 
 
 def _skew(found: Diagnosis) -> Section:
@@ -59,7 +60,7 @@ def _skew(found: Diagnosis) -> Section:
         f"A site holds {skew.mean('effective_classes'):.1f} classes in effect, of {C} (mean over sites); "
         f"{skew.single_class} of {len(skew.clients)} hold a single one. "
         f"A class is held by {skew.holders[0]} to {skew.holders[2]} sites.",
-        f"Sizes: the largest site has {skew.size_ratio:.1f} times the samples of the smallest (Gini {skew.size_gini:.2f}).",
+        f"The largest site has {skew.size_ratio:.1f} times the samples of the smallest (Gini {skew.size_gini:.2f}).",
     ]
     rows = [
         [

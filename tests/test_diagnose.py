@@ -136,3 +136,15 @@ def test_a_column_that_is_not_there(column: str | None, message: str | None, hos
     else:
         with pytest.raises(fedetf.UserError, match=message):
             fedetf.run(**settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "verdict"),
+    [({"data.partition": "iid"}, Verdict.NOT_NEEDED), ({"data.alpha": 0.05}, Verdict.HELPS)],
+)
+def test_even_and_skewed_digits_get_different_advice(flags: dict[str, object], verdict: Verdict) -> None:
+    found = diagnose([7, 8, 9], settings={"data.clients": 20, **flags})
+    means = {method: np.mean(values) for method, values in found.general.items()}
+    assert found.advice.difference == pytest.approx(means["fedetf"] - means["fedavg"])
+    assert found.advice.verdict is verdict

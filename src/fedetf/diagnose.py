@@ -21,7 +21,7 @@ from fedetf.methods import Server, Upload
 from fedetf.methods.fedavg import FedAvg
 
 METHODS = ("fedavg", "fedetf")
-ROUNDS = 10  # of a trial, unless the user says otherwise
+TRIAL = {"train.rounds": 10, "train.epochs": 2}  # short, unless the user says otherwise
 MATTERS = 0.01  # a difference in accuracy that is worth a change of method
 UNSURE = 0.05  # an interval that reaches further than this on either side says too little
 
@@ -89,7 +89,8 @@ def diagnose(
         One trial for each; two or more, for an interval. Each draws its partition (unless the data has sites), its
         initial model and its batches.
     preset, settings:
-        As for :func:`fedetf.run`. Unless ``train.rounds`` is given, a trial has ten rounds. There is no personal stage.
+        As for :func:`fedetf.run`. Unless ``settings`` say otherwise, a trial has ten rounds of two local epochs: those
+        of a preset are for a whole run. There is no personal stage.
     listeners:
         What listens to the run of a (method, seed).
 
@@ -101,7 +102,7 @@ def diagnose(
     """
     if not seeds or len(set(seeds)) != len(seeds):
         raise UserError("--seeds takes one or more different values, separated by commas")
-    given = {"train.rounds": ROUNDS, **(settings or {}), "personal.enabled": False}
+    given = {**TRIAL, **(settings or {}), "personal.enabled": False}
     first = resolve(preset, {**given, "seed": seeds[0]})
     dataset = load_dataset(first.data, first.seed)
     general: dict[str, list[float]] = {method: [] for method in METHODS}

@@ -26,7 +26,7 @@ def add_to(commands: Any) -> None:
         "diagnose",
         diagnose_command,
         "does FedETF help with these data? label skew, classifier drift, and a short trial against FedAvg",
-        "fedetf diagnose --dataset digits --alpha 0.05 --out diagnosis.html",
+        "fedetf diagnose --dataset digits --clients 20 --alpha 0.05 --out diagnosis.html",
     )
     add_source(diagnose)
     add_data_flags(diagnose)

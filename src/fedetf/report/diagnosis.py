@@ -44,7 +44,7 @@ def _advice(found: Diagnosis) -> Section:
     chance = 1.96 * math.sqrt(_share_variance(found) / found.test_samples)
     limits = (
         f"The interval covers seeds, not the choice of test images: with {found.test_samples} of them an accuracy is "
-        f"known to about ±{100 * chance:.1f} points. A trial is short; more rounds can change the picture."
+        f"known to about ±{100 * chance:.1f} points. A trial is short; more rounds or epochs can change the picture."
     )
     return Section(f"Advice: {advice.verdict.value}", [certainty, reasons[advice.verdict], limits])
 

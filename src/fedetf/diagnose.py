@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from scipy import stats
 from torch import Tensor
 
 from fedetf.api import execute, prepare
@@ -23,10 +24,7 @@ from fedetf.methods.fedavg import FedAvg
 METHODS = ("fedavg", "fedetf")
 TRIAL = {"train.rounds": 10, "train.epochs": 2}  # short, unless the user says otherwise
 MATTERS = 0.01  # a difference in accuracy that is worth a change of method
-UNSURE = 0.05  # an interval that reaches further than this on either side says too little
-
-# Student's t, two-sided 95%, for 1, 2, … degrees of freedom; the last stands for all beyond.
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+UNLIKELY = 0.25  # a chance below this is not worth a change either
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,7 @@ class Advice:
     difference: float
     low: float  # the 95% interval of the difference over seeds; NaN with a single seed
     high: float
+    chance: float  # that the true difference is MATTERS or more, as far as the seeds tell; NaN with a single seed
 
 
 @dataclass(frozen=True)
@@ -140,24 +139,25 @@ def diagnose(
 
 
 def advise(differences: Sequence[float]) -> Advice:
-    """What the differences FedETF − FedAvg of the seeds say."""
-    difference = statistics.mean(differences)
-    low = high = math.nan
-    if len(differences) > 1:
-        t = T95[min(len(differences) - 1, len(T95)) - 1]
-        half = t * statistics.stdev(differences) / math.sqrt(len(differences))
-        low, high = difference - half, difference + half
-    return Advice(_verdict(difference, low, high), difference, low, high)
+    """What the differences FedETF − FedAvg of the seeds say, taken as draws from a normal distribution."""
+    difference, n = statistics.mean(differences), len(differences)
+    if n == 1:
+        return Advice(Verdict.UNCLEAR, difference, math.nan, math.nan, math.nan)
+    error = max(statistics.stdev(differences) / math.sqrt(n), 1e-9)
+    students = stats.t(n - 1, loc=difference, scale=error)
+    low, high = students.interval(0.95)
+    chance = float(students.sf(MATTERS))
+    return Advice(_verdict(difference, low, high, chance), difference, float(low), float(high), chance)
 
 
-def _verdict(difference: float, low: float, high: float) -> Verdict:
+def _verdict(difference: float, low: float, high: float, chance: float) -> Verdict:
     if low > 0 and difference >= MATTERS:
         return Verdict.HELPS
     if high < 0 and difference <= -MATTERS:
         return Verdict.WORSE
-    if high - low > 2 * UNSURE:
-        return Verdict.UNCLEAR
-    return Verdict.NOT_NEEDED if difference < MATTERS else Verdict.MAY_HELP
+    if chance < UNLIKELY:
+        return Verdict.NOT_NEEDED
+    return Verdict.MAY_HELP if chance > 1 - UNLIKELY else Verdict.UNCLEAR
 
 
 # --- drift ------------------------------------------------------------------------------------------------------------

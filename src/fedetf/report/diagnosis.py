@@ -33,18 +33,19 @@ def _advice(found: Diagnosis) -> Section:
         certainty = f"{gain}, from a single seed: no interval can be given. Try three: --seeds 7,8,9."
     else:
         interval = f"{_points(advice.low)} to {_points(advice.high)}"
-        certainty = f"{gain} (95% interval over {seeds} seeds: {interval})."
+        chance = f"The chance of a gain of {100 * MATTERS:.0f} point or more is about {100 * advice.chance:.0f}%"
+        certainty = f"{gain} (95% interval over {seeds} seeds: {interval}). {chance}, as far as the seeds tell."
     reasons = {
         Verdict.HELPS: "The gain is larger than what the seeds alone explain. Use FedETF.",
         Verdict.WORSE: "FedAvg is better by more than the seeds alone explain. Use FedAvg.",
-        Verdict.NOT_NEEDED: f"No gain of {100 * MATTERS:.0f} point or more was measured. FedAvg will do.",
-        Verdict.MAY_HELP: "There is a gain, but the seeds differ too much to be sure. Try more of them with --seeds.",
+        Verdict.NOT_NEEDED: "A gain that matters is unlikely. FedAvg will do.",
+        Verdict.MAY_HELP: "A gain is likely, but the seeds differ too much to be sure. Try more of them with --seeds.",
         Verdict.UNCLEAR: "The seeds differ too much to say. Try more of them with --seeds, or more --rounds.",
     }
-    chance = 1.96 * math.sqrt(_share_variance(found) / found.test_samples)
+    spread = 1.96 * math.sqrt(_share_variance(found) / found.test_samples)
     limits = (
         f"The interval covers seeds, not the choice of test images: with {found.test_samples} of them an accuracy is "
-        f"known to about ±{100 * chance:.1f} points. A trial is short; more rounds or epochs can change the picture."
+        f"known to about ±{100 * spread:.1f} points. A trial is short; more rounds or epochs can change the picture."
     )
     return Section(f"Advice: {advice.verdict.value}", [certainty, reasons[advice.verdict], limits])
 

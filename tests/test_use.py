@@ -74,6 +74,17 @@ def test_preprocessing_is_included(runs: dict[str, fedetf.Result]) -> None:
         model(x.float())
 
 
+def test_fedrods_personal_model_has_both_heads(runs: dict[str, fedetf.Result]) -> None:
+    result = runs["fedrod"]
+    x, net = result.job.dataset.test.x[:9], result.model(client=1)
+    with torch.no_grad():
+        h = net.encoder((x.float() / 255 - 0.5) / 0.5)
+        generic, both = net.head.generic(h), net.head.generic(h) + net.head.private(h)
+    got = answer(fedetf.load(result.folder, 1), x)
+    torch.testing.assert_close(got, both.softmax(1))
+    assert not torch.allclose(got, generic.softmax(1), atol=1e-3)
+
+
 def test_what_cannot_be_loaded(runs: dict[str, fedetf.Result], tmp_path: Path) -> None:
     folder = runs["fedavg"].folder
     for path, client, message in [

@@ -63,6 +63,9 @@ class Outcome:
 class Listener:
     """Is told what happens; shows it, logs it, saves it. Every default does nothing."""
 
+    def features_done(self, done: int, total: int) -> None:
+        """Before that, where a frozen encoder's features are computed: so many samples of all are done."""
+
     def started(self, federation: "Federation") -> None:
         """Before the first round."""
 

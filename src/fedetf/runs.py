@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedetf.checkpoints import Checkpoint, newest
 from fedetf.config import Settings
+from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
@@ -98,8 +99,9 @@ def undisturbed() -> Iterator[None]:
 class RunFolder(Listener):
     """Writes a run folder as the run goes on. Files are whole or absent, and rounds.jsonl grows by whole lines."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, job: Job):
         self.path = path
+        self._job = job  # as it was prepared; the federation's may be one over features
 
     def started(self, federation: Federation) -> None:
         """Write what is known before the first round, or what a run that was cut short had reached."""
@@ -142,12 +144,18 @@ class RunFolder(Listener):
     def _save(
         self, state: Mapping[str, Tensor], name: str, more: Mapping[str, Any] | None = None, sync: bool = True
     ) -> None:
-        settings = self._federation.job.settings
-        about = {"method": settings.method.name, "model": settings.model.name, "dataset": settings.data.name}
-        save_state(state, self.path / name, {**about, **(more or {})}, sync)
+        save_state(state, self.path / name, {**about_model(self._job), **(more or {})}, sync)
 
     def _write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text.encode())
+
+
+def about_model(job: Job) -> dict[str, Any]:
+    """What a model's file says of it: where it comes from, what it takes, and what its classes are called."""
+    settings, x = job.settings, job.dataset.train.x
+    origin = {"method": settings.method.name, "model": settings.model.name, "dataset": settings.data.name}
+    inputs = {"shape": list(job.dataset.shape), "dtype": str(x.dtype).removeprefix("torch.")}
+    return {**origin, **inputs, "classes": job.dataset.classes}
 
 
 def last_attempt(path: Path, clients: int) -> Checkpoint | None:

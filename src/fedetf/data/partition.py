@@ -1,5 +1,7 @@
 """Who holds what: the paper's Dirichlet split, an even one, and one by classes; then 70/30 on each client."""
 
+from __future__ import annotations
+
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,9 +29,21 @@ class Partition:
     classes: list[str]
     draws: int = 1
     repaired: list[int] = field(default_factory=list)  # clients that were given samples of the largest ones
+    elsewhere: bool = False  # the data is with its owners: nothing of it is known here, and all of the above is empty
+
+    @classmethod
+    def of_sites(cls, clients: int, classes: list[str]) -> Partition:
+        """What a server knows of the data of its sites: how many they are."""
+        nothing = [np.empty(0, np.int64)] * clients
+        return cls(nothing, nothing, np.zeros((clients, len(classes)), np.int64), classes, elsewhere=True)
 
     def __len__(self) -> int:
         return len(self.train)
+
+    @property
+    def holders(self) -> int:
+        """How many clients have something to train on; a site that has not does not join."""
+        return len(self) if self.elsewhere else sum(len(part) > 0 for part in self.train)
 
     @property
     def single_class(self) -> int:
@@ -43,7 +57,8 @@ class Partition:
             for k, (a, b) in enumerate(zip(self.train, self.test, strict=True))
         ]
         head: dict[str, Any] = {"classes": self.classes, "draws": self.draws, "repaired": self.repaired}
-        return json.dumps({**head, "clients": clients})
+        away: dict[str, Any] = {"elsewhere": True} if self.elsewhere else {}
+        return json.dumps({**head, **away, "clients": clients})
 
 
 def make_partition(labels: Indices, classes: list[str], settings: DataSettings, seed: int) -> Partition:

@@ -44,4 +44,12 @@ class Personal:
     state: State  # the whole net
 
 
-Result = Trained | State | Personal | int  # of train, summarise, personalise, evaluate: the number of right answers
+@dataclass(frozen=True)
+class Missing:
+    """A step of which nothing came: its client was away, late, or failed. The run goes on without it."""
+
+    client: int
+    why: str
+
+
+Result = Trained | State | Personal | int | Missing  # of evaluate: the number of right answers

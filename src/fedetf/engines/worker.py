@@ -39,6 +39,12 @@ class Worker:
         self._prepare = job.normalize(device)
         self._encode = self._compiled() if job.settings.engine.compile else self.net.encoder
 
+    @property
+    def keeps(self) -> bool:
+        """Whether a client of this job keeps anything from round to round."""
+        own = self.job.method.scoped(self._initial, Scope.PRIVATE)
+        return bool(self._client_state or own or self.job.settings.train.keep_momentum)
+
     def perform(self, step: Step, received: State, private: State) -> Result:
         """Do one step; an error in it comes out with its client and round named."""
         try:

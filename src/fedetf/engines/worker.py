@@ -40,6 +40,12 @@ class Worker:
         self._encode = self._compiled() if job.settings.engine.compile else self.net.encoder
 
     @property
+    def features(self) -> int:
+        """How long the encoder's feature vectors are."""
+        with torch.no_grad():
+            return self.net.eval().encoder(self._prepare(self._test.x[:1])).shape[1]
+
+    @property
     def keeps(self) -> bool:
         """Whether a client of this job keeps anything from round to round."""
         own = self.job.method.scoped(self._initial, Scope.PRIVATE)

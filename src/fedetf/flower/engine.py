@@ -1,0 +1,159 @@
+"""The engine whose clients are real sites: steps go out as messages; a round goes on without who does not answer."""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedetf.engines.base import Engine, Tick
+from fedetf.engines.job import Job
+from fedetf.engines.make import find_device
+from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
+from fedetf.engines.worker import Worker
+from fedetf.errors import RunError
+from fedetf.flower.federate import Federate
+from fedetf.flower.messages import TYPES, Order, misfit, to_arrays, to_records, unpack_answer
+from fedetf.flower.privacy import noised
+from fedetf.flower.states import RoundsOnly
+from fedetf.methods import Scope
+from fedetf.state import State
+
+LOG = logging.getLogger("flwr")
+PAUSE = 1.0  # seconds between two looks at what has arrived
+
+
+class FlowerEngine(Engine):
+    """Clients are Flower nodes, known by the names that their keys were registered with.
+
+    The server trains nobody: it only tests the global model, on a set of its own.
+    """
+
+    def __init__(self, job: Job, federate: Federate, grid: Grid):
+        super().__init__(job, RoundsOnly())
+        self.fewest = federate.min_sites
+        self.measures = bool(federate.test)
+        self.run = ""  # which run it is; see server.RunId
+        self._federate = federate
+        self._grid = grid
+        self._worker = Worker(job, find_device(job.settings.engine.device))
+        self._complete = False  # whether the sites were waited for
+
+    @property
+    def device(self) -> torch.device:
+        """Where the server tests the model."""
+        return self._worker.device
+
+    def close(self) -> None:
+        """Flower ends the connections."""
+
+    def results(self, steps: Sequence[Step], received: State, tick: Tick) -> Iterator[Result]:
+        """Those of the sites, in the order of the steps, when all are there or the time is over."""
+        if not steps:
+            return
+        if steps[0].kind == "evaluate":
+            yield from (self._worker.perform(step, received, {}) for step in steps)
+            return
+        answers = self._ask(steps, received, tick)
+        if steps[0].kind == "train" and self._federate.noise:
+            answers = noised(answers, self._shared(received), self._federate)
+        for step in steps:
+            yield answers[step.client]
+
+    def summarise(self, clients: Sequence[int], received: State) -> Iterator[State]:
+        """What those send who answer."""
+        there = [result for result in super().summarise(clients, received) if isinstance(result, dict)]
+        if len(there) < self.fewest:
+            raise RunError(f"after the last round {len(there)} sites answered, at least {self.fewest} are needed")
+        return iter(there)
+
+    def personalise(self, clients: Sequence[int], received: State) -> Iterator[Personal]:
+        """The accuracies of those who answer; their models stay with them."""
+        return (result for result in super().personalise(clients, received) if isinstance(result, Personal))
+
+    def _ask(self, steps: Sequence[Step], received: State, tick: Tick) -> dict[int, Result]:
+        """Send each step to its site and wait for the answers, client -> what came of it."""
+        nodes = self._connected([step.client for step in steps])
+        asked = [step for step in steps if step.client in nodes]
+        answers: dict[int, Result] = {
+            step.client: self._missing(step, "not connected") for step in steps if step.client not in nodes
+        }
+        model, ends = to_arrays(received), time.monotonic() + self._federate.deadline
+        messages = [
+            Message(
+                to_records(self._order(step), model),
+                dst_node_id=nodes[step.client],
+                message_type=TYPES[step.kind],
+                ttl=self._federate.deadline,
+                group_id=str(step.round),
+            )
+            for step in asked
+        ]
+        waiting = dict(zip(self._grid.push_messages(messages), asked, strict=True))
+        while waiting and time.monotonic() < ends:
+            for reply in self._grid.pull_messages(list(waiting)):
+                step = waiting.pop(reply.metadata.reply_to_message_id)
+                answers[step.client] = self._read(step, reply)
+                tick()
+            if waiting:
+                time.sleep(PAUSE)
+        for step in waiting.values():
+            answers[step.client] = self._missing(step, f"no answer within {self._federate.deadline:g} s")
+        return answers
+
+    def _order(self, step: Step) -> Order:
+        return Order(self.run, step.client, step.round, self.private.rounds.get(step.client, 0))
+
+    def _read(self, step: Step, reply: Message) -> Result:
+        """What a site's message says. It comes from outside: nothing in it may end the run."""
+        if reply.has_error():
+            return self._missing(step, f"failed: {reply.error.reason}")
+        try:
+            result = unpack_answer(step, reply.content, self.device)
+        except Exception as error:  # whatever a malformed message can do to the code that reads it
+            return self._missing(step, f"its answer cannot be read: {type(error).__name__}")
+        sent = result.upload.state if isinstance(result, Trained) else result if isinstance(result, dict) else {}
+        extras = {name: tensor for name, tensor in sent.items() if name not in self._shared(sent)}
+        problem = misfit(extras, len(self.job.dataset.classes), self._worker.features)
+        return result if problem is None else self._missing(step, problem)
+
+    def _shared(self, state: State) -> State:
+        """The part of a state that is the shared model."""
+        names = self._worker.net.state_dict().keys() & state.keys()
+        return {name: tensor for name, tensor in state.items() if name in names and self._is_shared(name)}
+
+    def _is_shared(self, name: str) -> bool:
+        return self.job.method.scope(name) is Scope.SHARED
+
+    def _missing(self, step: Step, why: str) -> Missing:
+        LOG.warning("%s (%s): left out: %s", self._federate.sites[step.client], step, why)
+        return Missing(step.client, why)
+
+    def _connected(self, clients: Sequence[int]) -> dict[int, int]:
+        """The nodes of those sites that are there. At first all are waited for, later only for as many as must be."""
+        ends = time.monotonic() + self._federate.join
+        names = self._federate.sites
+        while True:
+            nodes = self._nodes()
+            there = {client: nodes[names[client]] for client in clients if names[client] in nodes}
+            wanted = min(self.fewest, len(clients)) if self._complete else len(clients)
+            if len(there) >= wanted or time.monotonic() >= ends:
+                break
+            time.sleep(PAUSE)
+        self._complete = True
+        if len(there) < min(self.fewest, len(clients)):
+            away = ", ".join(names[client] for client in clients if client not in there)
+            raise RunError(
+                f"{len(there)} sites are connected, at least {self.fewest} are needed; start the nodes of: {away} "
+                "(keys are registered with: flwr supernode register KEY.pub --name SITE)"
+            )
+        return there
+
+    def _nodes(self) -> dict[str, int]:
+        nodes = [(node.name, node.node_id) for node in self._grid.get_nodes()]
+        twice = [name for name in self._federate.sites if sum(name == other for other, _ in nodes) > 1]
+        if twice:
+            raise RunError(f"two nodes are registered as {twice[0]!r}; unregister one of them")
+        return dict(nodes)

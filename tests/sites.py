@@ -24,10 +24,10 @@ seed = 3
 [data]
 name = "digits"
 alpha = 0.5
-limit = 150
+limit = {limit}
 test_limit = 40
 [model]
-name = "cnn"
+name = "{model}"
 [method]
 name = "{method}"
 [train]
@@ -44,10 +44,13 @@ tensorboard = false
 """
 
 
-def make_app(folder: Path, method: str = "fedetf", rounds: int = 2, more: str = "") -> Path:
+def make_app(
+    folder: Path, method: str = "fedetf", rounds: int = 2, model: str = "cnn", limit: int = 90, more: str = ""
+) -> Path:
     """An app as `fedetf flower new` makes it, with small settings."""
     new_app(folder, SITES)
-    (folder / "settings.toml").write_text(SMALL.format(method=method, rounds=rounds) + more)
+    text = SMALL.format(method=method, rounds=rounds, model=model, limit=limit)
+    (folder / "settings.toml").write_text(text + more)
     return folder
 
 

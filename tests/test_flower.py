@@ -138,6 +138,7 @@ def no_metrics(answer: Message) -> Message:
     [
         (lambda a: spoilt_model(a, "head.bias", torch.full((10,), math.nan)), "refused", "holds NaN"),
         (lambda a: spoilt_model(a, "head.bias", torch.zeros(9)), "refused", "has shape"),
+        (lambda a: spoilt_model(a, "head.bias", torch.zeros(10).double()), "missing", "has the type torch.float64"),
         (lambda a: spoilt_model(a, "more", torch.zeros(9)), "missing", "do not say which classes"),
         (no_metrics, "missing", "its answer cannot be read: ValueError"),
     ],
@@ -226,8 +227,10 @@ def test_sites_can_go_back_to_the_last_checkpoint_but_one(tmp_path: Path) -> Non
 
 def test_another_setting_or_order_of_sites_is_not_the_same_run(tmp_path: Path) -> None:
     die_in_round("2", tmp_path, rounds=3)
-    with pytest.raises(UserError, match="the run was begun with the sites berlin, paris, rome"):
+    with pytest.raises(UserError, match=r"the run was begun with sites = \['berlin', 'paris', 'rome'\]"):
         quick(tmp_path, sites="paris, berlin, rome").run_server()
+    with pytest.raises(UserError, match=r"the run was begun with noise = 0\.0"):
+        quick(tmp_path, noise=1.0).run_server()
     settings = tmp_path / "app" / "settings.toml"
     settings.write_text(settings.read_text().replace("lr = 0.05", "lr = 0.06"))
     with pytest.raises(UserError, match="the settings are not those that"):

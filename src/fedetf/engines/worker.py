@@ -43,7 +43,8 @@ class Worker:
     def features(self) -> int:
         """How long the encoder's feature vectors are."""
         with torch.no_grad():
-            return self.net.eval().encoder(self._prepare(self._test.x[:1])).shape[1]
+            h: Tensor = self.net.eval().encoder(self._prepare(self._test.x[:1]))
+        return h.shape[1]
 
     @property
     def keeps(self) -> bool:

@@ -19,7 +19,7 @@ from fedetf.flower.messages import TYPES, Order, misfit, to_arrays, to_records, 
 from fedetf.flower.privacy import noised
 from fedetf.flower.states import RoundsOnly
 from fedetf.methods import Scope
-from fedetf.state import State
+from fedetf.state import State, defect
 
 LOG = logging.getLogger("flwr")
 PAUSE = 1.0  # seconds between two looks at what has arrived
@@ -114,18 +114,25 @@ class FlowerEngine(Engine):
             result = unpack_answer(step, reply.content, self.device)
         except Exception as error:  # whatever a malformed message can do to the code that reads it
             return self._missing(step, f"its answer cannot be read: {type(error).__name__}")
-        sent = result.upload.state if isinstance(result, Trained) else result if isinstance(result, dict) else {}
-        extras = {name: tensor for name, tensor in sent.items() if name not in self._shared(sent)}
-        problem = misfit(extras, len(self.job.dataset.classes), self._worker.features)
+        problem = None
+        if isinstance(result, Trained):  # the round loop looks at its values and at the shapes of the model
+            problem = self._problem(result.upload.state)
+        elif isinstance(result, dict):
+            problem = self._problem(result) or defect(result, {})
         return result if problem is None else self._missing(step, problem)
 
-    def _shared(self, state: State) -> State:
-        """The part of a state that is the shared model."""
-        names = self._worker.net.state_dict().keys() & state.keys()
-        return {name: tensor for name, tensor in state.items() if name in names and self._is_shared(name)}
+    def _problem(self, sent: State) -> str | None:
+        """What is wrong with the types of a model and with the statistics beside it."""
+        shared = self._shared(self._worker.net.state_dict())
+        other = next((name for name in shared.keys() & sent.keys() if shared[name].dtype != sent[name].dtype), None)
+        if other is not None:
+            return f"{other} has the type {sent[other].dtype}, not {shared[other].dtype}"
+        extras = {name: tensor for name, tensor in sent.items() if name not in shared}
+        return misfit(extras, len(self.job.dataset.classes), self._worker.features)
 
-    def _is_shared(self, name: str) -> bool:
-        return self.job.method.scope(name) is Scope.SHARED
+    def _shared(self, state: State) -> State:
+        """The part of the net that every site trains and sends."""
+        return self.job.method.scoped(state, Scope.SHARED)
 
     def _missing(self, step: Step, why: str) -> Missing:
         LOG.warning("%s (%s): left out: %s", self._federate.sites[step.client], step, why)

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, MetricRecordValues, RecordDict
 
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.methods import Upload
 from fedetf.state import State
+
+Metrics = dict[str, MetricRecordValues]
 
 TYPES = {"train": "train", "summarise": "query.summarise", "personalise": "query.personalise"}
 
@@ -41,11 +43,11 @@ def pack_answer(result: Result) -> RecordDict:
     """All that leaves a site."""
     if isinstance(result, Trained):
         upload = result.upload
-        metrics = {"samples": upload.samples, "loss": upload.loss, "images": upload.images}
+        metrics: Metrics = {"samples": upload.samples, "loss": upload.loss, "images": upload.images}
         return RecordDict({"upload": to_arrays(upload.state), "metrics": MetricRecord(metrics)})
     if isinstance(result, Personal):
         personal = {"accuracy": result.accuracy, "curve": result.curve or None, "epochs": result.epochs}
-        known = {name: value for name, value in personal.items() if value is not None}
+        known: Metrics = {name: value for name, value in personal.items() if value is not None}
         return RecordDict({"metrics": MetricRecord(known)})
     assert isinstance(result, dict)
     return RecordDict({"summary": to_arrays(result)})

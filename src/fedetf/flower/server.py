@@ -47,7 +47,7 @@ def serve(job: Job, federate: Federate, grid: Grid) -> None:
     if (folder / "result.json").is_file():
         raise UserError(f"the run in {folder} is finished; give another: flwr run . --run-config 'out=\"...\"'")
     engine = FlowerEngine(job, federate, grid)
-    listeners: list[Listener] = [RunId(folder, federate.sites, engine), RoundLog(federate.sites)]
+    listeners: list[Listener] = [RunId(folder, federate, engine), RoundLog(federate.sites)]
     if federate.noise:
         check_method(job.method)
         listeners.append(PrivacyLedger(folder, federate))
@@ -83,17 +83,19 @@ def _test_set(federate: Federate, settings: Settings) -> Samples:
 class RunId(Listener):
     """Gives the run a name that outlives the server, by which sites find what they kept: flower.json."""
 
-    def __init__(self, folder: Path, sites: Sequence[str], engine: FlowerEngine):
-        self._path, self._sites, self._engine = folder / "flower.json", list(sites), engine
+    def __init__(self, folder: Path, federate: Federate, engine: FlowerEngine):
+        self._path, self._engine = folder / "flower.json", engine
+        self._agreed = federate.model_dump(include={"sites", "classes", "noise", "clip"})  # not to change on the way
 
     def started(self, federation: Federation) -> None:
         """Make the name, or take that of the beginning."""
         if not self._path.is_file():
-            content = {"run": secrets.token_hex(16), "sites": self._sites}
+            content = {"run": secrets.token_hex(16), **self._agreed}
             write_whole(self._path, (json.dumps(content, indent=2) + "\n").encode())
         known = json.loads(self._path.read_text("utf-8"))
-        if known["sites"] != self._sites:
-            raise UserError(f"the run was begun with the sites {', '.join(known['sites'])}; put them back in order")
+        for name, value in self._agreed.items():
+            if known[name] != value:
+                raise UserError(f"the run was begun with {name} = {known[name]}; put that back, or give another out")
         self._engine.run = known["run"]
 
 

@@ -76,6 +76,7 @@ class Wire(Grid):
         self.answers: list[Message] = []  # all that left a site
         self.spoil: Callable[[Message, Message], Message | None] = lambda request, answer: answer
         self.away: Callable[[str], bool] = lambda name: False
+        self.lives = dict.fromkeys(SITES, 1)  # how often a node was started
         self._open: dict[str, Message] = {}
 
     def run_server(self) -> None:
@@ -84,7 +85,10 @@ class Wire(Grid):
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         there = [(100 + k, name) for k, name in enumerate(SITES) if not self.away(name)]
-        return [NodeInfo(node_id=node, name=name) for node, name in [*reversed(there), (7, "stranger")]]
+        known = [
+            NodeInfo(node_id=node, name=name, last_activated_at=str(self.lives[name])) for node, name in reversed(there)
+        ]
+        return [*known, NodeInfo(node_id=7, name="stranger")]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         names = []

@@ -123,6 +123,21 @@ def test_an_answer_lost_after_the_site_wrote_its_state_applies_the_dual_once(tmp
     assert kept == ["round-00001.safetensors", "round-00003.safetensors"]
 
 
+def test_a_node_that_was_started_anew_is_not_waited_for(tmp_path: Path) -> None:
+    wire = quick(tmp_path, rounds=2)
+
+    def die(request: Message, answer: Message) -> Message | None:
+        if request.metadata.group_id == "1" and request.metadata.dst_node_id == 102:
+            wire.lives["rome"] += 1
+            return None
+        return answer
+
+    wire.spoil = die
+    wire.run_server()
+    assert records(tmp_path)[0]["missing"] == {"2": "its node was started anew"}
+    assert_ends_as_with(tmp_path, [[0, 1], [0, 1, 2]])
+
+
 def spoilt_model(answer: Message, name: str, tensor: torch.Tensor) -> Message:
     answer.content.array_records["upload"][name] = Array(tensor.numpy())
     return answer

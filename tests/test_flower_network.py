@@ -252,7 +252,7 @@ def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path
     deployment.rejoin("rome")
     wait_for(lambda: len(lines(out)) >= 2, "round 2 without rome")
     assert list(lines(out)[1]["missing"]) == ["2"]
-    wait_for(lambda: deployment.log("berlin").count("ROUND 3]") >= 1, "round 3 at berlin")
+    wait_for(lambda: deployment.log("berlin").rpartition("ROUND 3]")[2].count("Received"), "round 3 at berlin")
     deployment.kill(link)
     deployment.start_link()
     wait_for(lambda: online(deployment) == 3, "the sites at the new SuperLink")

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from flwr.app import Message
@@ -23,6 +24,14 @@ from fedetf.state import State, defect
 
 LOG = logging.getLogger("flwr")
 PAUSE = 1.0  # seconds between two looks at what has arrived
+
+
+@dataclass(frozen=True)
+class Node:
+    """One life of a site's node."""
+
+    id: int
+    since: str
 
 
 class FlowerEngine(Engine):
@@ -84,7 +93,7 @@ class FlowerEngine(Engine):
         messages = [
             Message(
                 to_records(self._order(step), model),
-                dst_node_id=nodes[step.client],
+                dst_node_id=nodes[step.client].id,
                 message_type=TYPES[step.kind],
                 ttl=self._federate.deadline,
                 group_id=str(step.round),
@@ -97,6 +106,11 @@ class FlowerEngine(Engine):
                 step = waiting.pop(reply.metadata.reply_to_message_id)
                 answers[step.client] = self._read(step, reply)
                 tick()
+            now = self._nodes() if waiting else {}
+            for name, step in list(waiting.items()):
+                if now.get(self._federate.sites[step.client], nodes[step.client]) != nodes[step.client]:
+                    del waiting[name]  # what the node had received died with it, and Flower does not send it again
+                    answers[step.client] = self._missing(step, "its node was started anew")
             if waiting:
                 time.sleep(PAUSE)
         for step in waiting.values():
@@ -138,7 +152,7 @@ class FlowerEngine(Engine):
         LOG.warning("%s (%s): left out: %s", self._federate.sites[step.client], step, why)
         return Missing(step.client, why)
 
-    def _connected(self, clients: Sequence[int]) -> dict[int, int]:
+    def _connected(self, clients: Sequence[int]) -> dict[int, Node]:
         """The nodes of those sites that are there. At first all are waited for, later only for as many as must be."""
         ends = time.monotonic() + self._federate.join
         names = self._federate.sites
@@ -158,8 +172,9 @@ class FlowerEngine(Engine):
             )
         return there
 
-    def _nodes(self) -> dict[str, int]:
-        nodes = [(node.name, node.node_id) for node in self._grid.get_nodes()]
+    def _nodes(self) -> dict[str, Node]:
+        """Who is connected, by name."""
+        nodes = [(node.name, Node(node.node_id, node.last_activated_at)) for node in self._grid.get_nodes()]
         twice = [name for name in self._federate.sites if sum(name == other for other, _ in nodes) > 1]
         if twice:
             raise RunError(f"two nodes are registered as {twice[0]!r}; unregister one of them")

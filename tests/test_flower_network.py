@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -219,8 +220,9 @@ def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path
 
     # Three registered sites join; one with an unknown key and one without TLS get nowhere.
     link = deployment.start_link()
-    for name in SITES:
-        deployment.flwr("supernode", "register", f"keys/{name}.pub", "--name", name)
+    with ThreadPoolExecutor() as pool:
+        register = ("supernode", "register")
+        list(pool.map(lambda name: deployment.flwr(*register, f"keys/{name}.pub", "--name", name), SITES))
     nodes = {name: deployment.start_site(name) for name in SITES}
     strangers = {
         "stranger": deployment.start_site("stranger"),
@@ -255,8 +257,7 @@ def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path
     wait_for(lambda: deployment.log("berlin").rpartition("ROUND 3]")[2].count("Received"), "round 3 at berlin")
     deployment.kill(link)
     deployment.start_link()
-    wait_for(lambda: online(deployment) == 3, "the sites at the new SuperLink")
-    deployment.flwr("run", "feddyn")
+    deployment.flwr("run", "feddyn")  # the nodes come back by themselves
     wait_for((out / "result.json").exists, "FedDyn")
     assert [line.get("missing", {}) != {} for line in lines(out)] == [False, True, False]
     expected_run(apps["feddyn"], data, [[0, 1, 2], [0, 1], [0, 1, 2]], folder / "expected-feddyn")

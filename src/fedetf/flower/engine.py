@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -84,12 +84,30 @@ class FlowerEngine(Engine):
 
     def _ask(self, steps: Sequence[Step], received: State, tick: Tick) -> dict[int, Result]:
         """Send each step to its site and wait for the answers, client -> what came of it."""
+        ends = time.monotonic() + self._federate.deadline
         nodes = self._connected([step.client for step in steps])
-        asked = [step for step in steps if step.client in nodes]
-        answers: dict[int, Result] = {
-            step.client: self._missing(step, "not connected") for step in steps if step.client not in nodes
-        }
-        model, ends = to_arrays(received), time.monotonic() + self._federate.deadline
+        waiting = self._send([step for step in steps if step.client in nodes], nodes, received)
+        answers: dict[int, Result] = {}
+        while waiting and time.monotonic() < ends:
+            for reply in self._grid.pull_messages(list(waiting)):
+                step = waiting.pop(reply.metadata.reply_to_message_id)
+                answers[step.client] = self._read(step, reply)
+                tick()
+            for message in self._lost(waiting, nodes):
+                step = waiting.pop(message)
+                answers[step.client] = self._missing(step, "its node was started anew")
+            if waiting:
+                time.sleep(PAUSE)
+        late = {step.client for step in waiting.values()}
+        for step in steps:
+            if step.client not in answers:
+                why = f"no answer within {self._federate.deadline:g} s" if step.client in late else "not connected"
+                answers[step.client] = self._missing(step, why)
+        return answers
+
+    def _send(self, steps: Sequence[Step], nodes: Mapping[int, Node], received: State) -> dict[str, Step]:
+        """Hand the steps to Flower; the steps that it took, by the names of their messages."""
+        model = to_arrays(received)
         messages = [
             Message(
                 to_records(self._order(step), model),
@@ -98,24 +116,20 @@ class FlowerEngine(Engine):
                 ttl=self._federate.deadline,
                 group_id=str(step.round),
             )
-            for step in asked
+            for step in steps
         ]
-        waiting = dict(zip(self._grid.push_messages(messages), asked, strict=True))
-        while waiting and time.monotonic() < ends:
-            for reply in self._grid.pull_messages(list(waiting)):
-                step = waiting.pop(reply.metadata.reply_to_message_id)
-                answers[step.client] = self._read(step, reply)
-                tick()
-            now = self._nodes() if waiting else {}
-            for name, step in list(waiting.items()):
-                if now.get(self._federate.sites[step.client], nodes[step.client]) != nodes[step.client]:
-                    del waiting[name]  # what the node had received died with it, and Flower does not send it again
-                    answers[step.client] = self._missing(step, "its node was started anew")
-            if waiting:
-                time.sleep(PAUSE)
-        for step in waiting.values():
-            answers[step.client] = self._missing(step, f"no answer within {self._federate.deadline:g} s")
-        return answers
+        names = self._grid.push_messages(messages)
+        return {name: step for name, step in zip(names, steps, strict=True) if name}  # none: its node has just left
+
+    def _lost(self, waiting: Mapping[str, Step], nodes: Mapping[int, Node]) -> list[str]:
+        """Messages to nodes that live another life by now: Flower does not send again what the first had received."""
+        now = self._nodes() if waiting else {}
+        sites = self._federate.sites
+        return [
+            message
+            for message, step in waiting.items()
+            if now.get(sites[step.client], nodes[step.client]) != nodes[step.client]
+        ]
 
     def _order(self, step: Step) -> Order:
         return Order(self.run, step.client, step.round, self.private.rounds.get(step.client, 0))

@@ -96,7 +96,7 @@ class Deployment:
 
     def start_node(self, name: str, *how: str) -> subprocess.Popen[bytes]:
         site = f'data="{self.folder}/data/{name}" keep="{self.folder}/kept/{name}"'
-        where = ("--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port()), "--max-retries", "20")
+        where = ("--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port()))
         return self.start(name, "flower-supernode", *where, "--node-config", site, *how)
 
     def start_site(self, name: str) -> subprocess.Popen[bytes]:
@@ -226,7 +226,7 @@ def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path
     nodes = {name: deployment.start_site(name) for name in SITES}
     strangers = {
         "stranger": deployment.start_site("stranger"),
-        "plain": deployment.start_node("plain", "--insecure"),
+        "plain": deployment.start_node("plain", "--insecure", "--max-retries", "2"),
     }
     wait_for(lambda: all("SuperNode ID" in deployment.log(name) for name in SITES), "the sites")
     for name, node in strangers.items():

@@ -206,6 +206,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds its processes in /proc")
 @pytest.mark.xdist_group("network")
 def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path) -> None:
     folder, data = tmp_path, tmp_path / "data"

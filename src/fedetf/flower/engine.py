@@ -84,8 +84,8 @@ class FlowerEngine(Engine):
 
     def _ask(self, steps: Sequence[Step], received: State, tick: Tick) -> dict[int, Result]:
         """Send each step to its site and wait for the answers, client -> what came of it."""
-        ends = time.monotonic() + self._federate.deadline
         nodes = self._connected([step.client for step in steps])
+        ends = time.monotonic() + self._federate.deadline
         waiting = self._send([step for step in steps if step.client in nodes], nodes, received)
         answers: dict[int, Result] = {}
         while waiting and time.monotonic() < ends:

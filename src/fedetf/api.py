@@ -12,6 +12,7 @@ from torch import nn
 from fedetf.config import MethodSettings, Settings, resolve
 from fedetf.data import Dataset, Partition, deal_out, load_dataset, make_schedule
 from fedetf.data.own import Pair, from_clients
+from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
 from fedetf.engines.make import choose
 from fedetf.engines.private import PrivateStates
@@ -289,28 +290,38 @@ def _job(settings: Settings, method: Method, dataset: Dataset, partition: Partit
     return job
 
 
-def execute(job: Job, folder: Path | None, listeners: Sequence[Listener], resumed: bool = False) -> Result:
-    """Run a prepared job and write it to ``folder``, if there is one; ``resumed``: only what is missing there."""
+def execute(
+    job: Job,
+    folder: Path | None,
+    listeners: Sequence[Listener],
+    resumed: bool = False,
+    engine: Engine | None = None,
+) -> Result:
+    """Run a prepared job and write it to ``folder``, if there is one; ``resumed``: only what is missing there.
+
+    ``engine`` is for clients that are not on this machine; else the settings say which.
+    """
     train = job.settings.train
     schedule = make_schedule(len(job.partition), train.participation, train.rounds, job.settings.seed)
     with locked(folder):
         if folder is not None and not resumed:
             check_free(folder)  # once more: now nobody else can begin in it
-        attempt = last_attempt(folder, len(job.partition)) if folder is not None and resumed else None
-        private = PrivateStates(None if folder is None else folder / "clients")
+        private = engine.private if engine else PrivateStates(None if folder is None else folder / "clients")
+        attempt = last_attempt(folder, len(job.partition), private) if folder is not None and resumed else None
         heard = [*_writers(job, folder), *listeners]
-        federation = Federation(with_features(job, partial(_tell_features, heard)), schedule, heard, private)
+        here = with_features(job, partial(_tell_features, heard)) if engine is None else job
+        federation = Federation(here, schedule, heard, private, engine)
         if attempt is not None:
             attempt.put_into(federation)
         return Result(job, federation.run(), schedule, folder)
 
 
-def go_on(job: Job, folder: Path, listeners: Sequence[Listener]) -> Result:
+def go_on(job: Job, folder: Path, listeners: Sequence[Listener], engine: Engine | None = None) -> Result:
     """Run what is missing of the run in ``folder``; the job is that of its settings."""
     written = folder / "partition.json"
     if written.is_file() and written.read_text("utf-8") != job.partition.to_json():
         raise UserError(f"the data are not those that {folder} was made with: its partition.json differs")
-    return execute(job, folder, listeners, resumed=True)
+    return execute(job, folder, listeners, resumed=True, engine=engine)
 
 
 def _tell_features(listeners: Sequence[Listener], done: int, total: int) -> None:

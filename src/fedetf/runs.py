@@ -130,7 +130,9 @@ class RunFolder(Listener):
                 private.checkpoint_written()
 
     def personal_done(self, personal: Personal) -> None:
-        """Keep a client's personal model."""
+        """Keep a client's personal model, if it is here: that of a real site stays there."""
+        if not personal.state:
+            return
         (self.path / "personal").mkdir(exist_ok=True)
         reached = {"client": personal.client, "accuracy": personal.accuracy, "curve": personal.curve}
         self._save(personal.state, _personal(personal.client), {**reached, "epochs": personal.epochs}, sync=False)
@@ -158,9 +160,9 @@ def about_model(job: Job) -> dict[str, Any]:
     return {**origin, **inputs, "classes": job.dataset.classes}
 
 
-def last_attempt(path: Path, clients: int) -> Checkpoint | None:
+def last_attempt(path: Path, clients: int, private: PrivateStates) -> Checkpoint | None:
     """How far the run in a folder came; None if not even one round is done."""
-    checkpoint = newest(path / "checkpoints", PrivateStates(path / "clients"))
+    checkpoint = newest(path / "checkpoints", private)
     if checkpoint is not None:
         done = (_personal_done(path, client) for client in range(clients))
         checkpoint.personals = {personal.client: personal for personal in done if personal is not None}
@@ -185,10 +187,10 @@ def _line(record: Round) -> str:
 
 
 def round_line(record: Round) -> dict[str, Any]:
-    """A round as rounds.jsonl has it: ``general``, ``refused`` and ``measures`` only where there is any."""
+    """A round as rounds.jsonl has it: what is empty is left out."""
     line = dict(vars(record))
     del line["trained"]  # all participants, once the round is done
-    for name in ("general", "refused", "measures"):
+    for name in ("general", "refused", "missing", "measures"):
         if not line[name] and line[name] != 0:
             del line[name]
     return line

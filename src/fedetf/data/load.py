@@ -281,6 +281,50 @@ def _paired(train: Samples, test: Samples, classes: list[str]) -> Dataset:
     return Dataset(Samples(x, train.y, train.sites), Samples(test_x, test.y), classes)
 
 
+# --- what one site holds ---------------------------------------------------------------------------------------------
+
+
+def load_share(folder: Path, classes: Sequence[str], shape: Sequence[int], settings: DataSettings) -> Samples:
+    """Labelled images of one site: ``<folder>/<class>/*.png``, or ``<folder>/*.parquet``.
+
+    All sites agree on ``classes``, whose order gives the numbers, and on ``shape``, (channels, height, width). A label
+    is the name of a class; a site need not hold all of them.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{str(folder)!r} is not a folder; give one of Parquet files or of <class>/ images")
+    if any(folder.glob("*.parquet")):
+        pictures, labels = _labelled_rows(folder, settings)
+    else:
+        files = [path for path in sorted(folder.glob("*/*")) if path.suffix.lower() in IMAGE_ENDINGS]
+        pictures, labels = files, [path.parent.name for path in files]
+    if not labels:
+        raise UserError(f"{folder} holds no images; expected {folder}/<class>/*.png or Parquet files")
+    strangers = sorted(set(labels) - set(classes))
+    if strangers:
+        raise UserError(f"{folder} has the label {strangers[0]!r}, which is none of: {', '.join(classes)}")
+    x = stack_images(pictures, settings.size, str(folder))
+    if x.shape[1] == 1 and shape[0] == 3:
+        x = x.repeat(1, 3, 1, 1).contiguous(memory_format=torch.channels_last)
+    if tuple(x.shape[1:]) != tuple(shape):
+        found, wanted = ("x".join(map(str, sizes)) for sizes in (x.shape[1:], shape))
+        raise UserError(f"the images of {folder} are {found}, the federation takes {wanted}; see data.size")
+    return Samples(x, torch.tensor([list(classes).index(label) for label in labels]))
+
+
+def _labelled_rows(folder: Path, settings: DataSettings) -> tuple[list[Any], list[str]]:
+    """The encoded images and the class names of all Parquet files of a folder."""
+    pictures: list[Any] = []
+    labels: list[str] = []
+    for name, table in _parquet_splits(folder).items():
+        where = f"{folder}, {name!r}"
+        kinds = {column: _kind(feature) for column, feature in table.features.items()}
+        column = find_label_column(kinds, settings.label_column, where)
+        names = getattr(table.features[column], "names", None)
+        labels += [str(label if names is None else names[label]) for label in table[column][:]]
+        pictures += _encoded(table, find_image_column(kinds, settings.image_column, where), where)
+    return pictures, labels
+
+
 # --- subsets --------------------------------------------------------------------------------------------------------
 
 

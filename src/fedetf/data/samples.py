@@ -59,6 +59,7 @@ class Dataset:
     train: Samples
     test: Samples
     classes: list[str]
+    share: bool = False  # what one party of a federation holds, which may be a single class
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
@@ -71,7 +72,7 @@ class Dataset:
                 raise UserError(f"the {split} set has samples without a label (label {low}); remove or label them")
             if high >= len(self.classes):
                 raise UserError(f"the {split} set has label {high}, but there are {len(self.classes)} classes")
-        if len(torch.unique(self.train.y)) < 2:
+        if not self.share and len(torch.unique(self.train.y)) < 2:
             raise UserError("the training set holds one class only; classification needs at least two")
         a, b = (f"{tuple(s.x.shape[1:])} {s.x.dtype}" for s in (self.train, self.test))
         if a != b:

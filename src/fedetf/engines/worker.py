@@ -39,6 +39,19 @@ class Worker:
         self._prepare = preparation(job.settings, self.net.encoder, job.dataset.shape, device)
         self._encode = self._compiled() if job.settings.engine.compile else self.net.encoder
 
+    @property
+    def features(self) -> int:
+        """How long the encoder's feature vectors are."""
+        with torch.no_grad():
+            h: Tensor = self.net.eval().encoder(self._prepare(self._test.x[:1]))
+        return h.shape[1]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a client of this job keeps anything from round to round."""
+        own = self.job.method.scoped(self._initial, Scope.PRIVATE)
+        return bool(self._client_state or own or self.job.settings.train.keep_momentum)
+
     def perform(self, step: Step, received: State, private: State) -> Result:
         """Do one step; an error in it comes out with its client and round named."""
         try:

@@ -31,9 +31,7 @@ class Trained:
 
     upload: Upload
     private: State
-    prototypes: State = field(
-        default_factory=dict
-    )  # where agreement is measured: the ``classes`` it holds and their mean features, ``means``
+    prototypes: State = field(default_factory=dict)  # where measured: the ``classes`` it holds, and their ``means``
 
 
 @dataclass

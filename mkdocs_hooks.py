@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-ROLE = re.compile(r":(?:func|class|meth|mod):(?=<code>)")
+ROLE = re.compile(r":(?:func|class|meth|mod|attr):(?=<code>)")
 
 
 def on_page_content(html: str, **_: Any) -> str:

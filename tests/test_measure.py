@@ -10,6 +10,7 @@ from conftest import blobs
 from torch import Tensor
 
 import fedetf
+from fedetf.engines.job import preparation
 from fedetf.measure import Consistency, Cosines, class_statistics, collapse
 
 
@@ -213,7 +214,8 @@ def test_the_recorded_values_are_those_of_the_saved_model(tmp_path) -> None:
     result = fedetf.run(method="fedetf", data=blobs(), model="mlp", rounds=2, epochs=1, settings=MEASURED)
     net, test = result.model(), result.job.dataset.test
     with torch.no_grad():
-        mu = net.head.embed(net.encoder(result.job.normalize(torch.device("cpu"))(test.x)))
+        prepare = preparation(result.settings, net.encoder, result.job.dataset.shape, torch.device("cpu"))
+        mu = net.head.embed(net.encoder(prepare(test.x)))
     by_hand = measured(mu, test.y, net.head.V.T)
     for name, value in by_hand.items():
         assert result.rounds[-1].measures[name] == pytest.approx(value, rel=1e-5)

@@ -10,18 +10,21 @@ if TYPE_CHECKING:
     from fedetf.api import Result, resume, run
     from fedetf.data.partition import dirichlet_partition, iid_partition, shard_partition
     from fedetf.errors import RunError, UserError
+    from fedetf.estimator import FederatedClassifier
     from fedetf.etf import simplex_etf
     from fedetf.grid import Comparison, compare
     from fedetf.heads import ETFHead
     from fedetf.losses import balanced_cross_entropy
     from fedetf.methods.base import Method
     from fedetf.state import WeightedMean
+    from fedetf.use import load
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Comparison",
     "ETFHead",
+    "FederatedClassifier",
     "Method",
     "Result",
     "RunError",
@@ -31,6 +34,7 @@ __all__ = [
     "compare",
     "dirichlet_partition",
     "iid_partition",
+    "load",
     "resume",
     "run",
     "shard_partition",
@@ -41,6 +45,7 @@ _HOMES = {
     "Comparison": "grid",
     "compare": "grid",
     "ETFHead": "heads",
+    "FederatedClassifier": "estimator",
     "Method": "methods.base",
     "Result": "api",
     "RunError": "errors",
@@ -49,6 +54,7 @@ _HOMES = {
     "balanced_cross_entropy": "losses",
     "dirichlet_partition": "data.partition",
     "iid_partition": "data.partition",
+    "load": "use",
     "resume": "api",
     "run": "api",
     "shard_partition": "data.partition",

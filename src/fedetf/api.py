@@ -3,22 +3,25 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from fedetf.config import MethodSettings, Settings, resolve
-from fedetf.data import Dataset, Partition, load_dataset, make_partition, make_schedule
+from fedetf.data import Dataset, Partition, deal_out, load_dataset, make_schedule
 from fedetf.data.own import Pair, from_clients
+from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
 from fedetf.engines.make import choose
 from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
+from fedetf.features import with_encoder, with_features
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.heads import Net
 from fedetf.methods import Method, is_method, make_method
-from fedetf.models import model_names
+from fedetf.models import is_model, own_encoder
 from fedetf.runs import RunFolder, check_free, last_attempt, locked
 from fedetf.state import load_state
 from fedetf.tracking import MLflow, TensorBoard
@@ -30,6 +33,7 @@ SHORT = {
     "model": "model.name",
     "clients": "data.clients",
     "alpha": "data.alpha",
+    "site_column": "data.site_column",
     "participation": "train.participation",
     "rounds": "train.rounds",
     "epochs": "train.epochs",
@@ -101,14 +105,15 @@ class Result:
         """
         net = self.job.build_net()
         if client is None:
-            net.load_state_dict(self.outcome.model)
+            state = self.outcome.model
         elif self.folder is None:
             raise UserError("personal models are kept on disk only; give run(..., out='some/folder')")
         else:
             path = self.folder / "personal" / f"{client}.safetensors"
             if not path.is_file():
                 raise UserError(f"there is no personal model {path}; clients are 0 to {len(self.partition) - 1}")
-            net.load_state_dict(load_state(path))
+            state = load_state(path)
+        net.load_state_dict(with_encoder(net, state))
         return net.eval()
 
 
@@ -139,13 +144,15 @@ def run(
     method:
         A method's name, ``path/to/file.py:Name``, or your own subclass of :class:`fedetf.Method`.
     model:
-        The name of an encoder, or your own: any ``nn.Module`` from a batch of inputs to ``[batch, features]``.
+        The name of an encoder, or your own: any ``nn.Module`` from a batch of inputs to ``[batch, features]``, or
+        ``package.module:factory``. If it has a ``preprocess``, that turns stored batches into its inputs, instead of
+        ``data.normalize``. If all of its parameters are frozen (``requires_grad_(False)``), it runs once for all.
     out:
         A new folder to write the run to. Without it nothing is written.
     settings:
         Any other setting by its dotted key, for example ``{"train.lr": 0.1}``; see ``fedetf list settings``.
     short:
-        ``dataset``, ``clients``, ``alpha``, ``participation``, ``rounds``, ``epochs``, ``seed``,
+        ``dataset``, ``clients``, ``alpha``, ``site_column``, ``participation``, ``rounds``, ``epochs``, ``seed``,
         ``engine``, ``workers``, ``device``, ``compile``: the same as the flags of ``fedetf run``.
 
     Examples
@@ -159,7 +166,7 @@ def run(
     if data is None and test is not None:
         raise UserError("test belongs to data=[(x, y), ...]; a named dataset brings its own test set")
     if data is not None:
-        given = [name for name in ("dataset", "clients", "alpha") if short.get(name) is not None]
+        given = [name for name in ("dataset", "clients", "alpha", "site_column") if short.get(name) is not None]
         if given:
             raise UserError(f"data=[...] says who holds what, so leave out: {', '.join(given)}")
         short = {**short, "dataset": "own"}
@@ -229,7 +236,7 @@ def run_settings(
     missing = {
         "data": settings.data.partition == "given",
         "method": not is_method(settings.method.name),
-        "model": settings.model.name not in model_names(),
+        "model": not is_model(settings.model.name),
     }
     for name, is_missing in missing.items():
         if is_missing and name not in given:
@@ -245,13 +252,23 @@ def from_short(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {SHORT[name]: value for name, value in flags.items() if value is not None}
 
 
-def prepare(settings: Settings, encoder: nn.Module | None = None, own: type[Method] | None = None) -> Job:
-    """Load the data, deal it out and set up the method; whatever is wrong with the input comes out here."""
+def prepare(
+    settings: Settings,
+    encoder: nn.Module | None = None,
+    own: type[Method] | None = None,
+    dataset: Dataset | None = None,
+) -> Job:
+    """Load the data, deal it out and set up the method; whatever is wrong with the input comes out here.
+
+    ``dataset`` is what the settings name, for callers that have loaded it already.
+    """
     method = make_method(
         settings.method.model_dump(), settings.fidelity, own
     )  # its errors come before the data is read
-    dataset = load_dataset(settings.data, settings.seed)
-    partition = make_partition(dataset.train.y.numpy(), dataset.classes, settings.data, settings.seed)
+    if encoder is None:
+        encoder = own_encoder(settings.model.name, settings.seed)
+    dataset = dataset or load_dataset(settings.data, settings.seed)
+    partition = deal_out(dataset, settings.data, settings.seed)
     return _job(settings, method, dataset, partition, encoder)
 
 
@@ -264,6 +281,8 @@ def prepare_own(
 ) -> Job:
     """The same with the user's own data, where who holds what is given."""
     method = make_method(settings.method.model_dump(), settings.fidelity, own_method)
+    if encoder is None:
+        encoder = own_encoder(settings.model.name, settings.seed)
     dataset, partition = from_clients(data, test, settings.data.test_fraction, settings.seed)
     own = settings.data.model_copy(update={"clients": len(partition), "partition": "given"})
     return _job(settings.model_copy(update={"data": own}), method, dataset, partition, encoder)
@@ -279,33 +298,50 @@ def _job(settings: Settings, method: Method, dataset: Dataset, partition: Partit
     return job
 
 
-def execute(job: Job, folder: Path | None, listeners: Sequence[Listener], resumed: bool = False) -> Result:
-    """Run a prepared job and write it to ``folder``, if there is one; ``resumed``: only what is missing there."""
+def execute(
+    job: Job,
+    folder: Path | None,
+    listeners: Sequence[Listener],
+    resumed: bool = False,
+    engine: Engine | None = None,
+) -> Result:
+    """Run a prepared job and write it to ``folder``, if there is one; ``resumed``: only what is missing there.
+
+    ``engine`` is for clients that are not on this machine; else the settings say which.
+    """
     train = job.settings.train
     schedule = make_schedule(len(job.partition), train.participation, train.rounds, job.settings.seed)
     with locked(folder):
         if folder is not None and not resumed:
             check_free(folder)  # once more: now nobody else can begin in it
-        attempt = last_attempt(folder, len(job.partition)) if folder is not None and resumed else None
-        private = PrivateStates(None if folder is None else folder / "clients")
-        federation = Federation(job, schedule, [*_writers(job.settings, folder), *listeners], private)
+        private = engine.private if engine else PrivateStates(None if folder is None else folder / "clients")
+        attempt = last_attempt(folder, len(job.partition), private) if folder is not None and resumed else None
+        heard = [*_writers(job, folder), *listeners]
+        here = with_features(job, partial(_tell_features, heard)) if engine is None else job
+        federation = Federation(here, schedule, heard, private, engine)
         if attempt is not None:
             attempt.put_into(federation)
         return Result(job, federation.run(), schedule, folder)
 
 
-def go_on(job: Job, folder: Path, listeners: Sequence[Listener]) -> Result:
+def go_on(job: Job, folder: Path, listeners: Sequence[Listener], engine: Engine | None = None) -> Result:
     """Run what is missing of the run in ``folder``; the job is that of its settings."""
     written = folder / "partition.json"
     if written.is_file() and written.read_text("utf-8") != job.partition.to_json():
         raise UserError(f"the data are not those that {folder} was made with: its partition.json differs")
-    return execute(job, folder, listeners, resumed=True)
+    return execute(job, folder, listeners, resumed=True, engine=engine)
 
 
-def _writers(settings: Settings, folder: Path | None) -> list[Listener]:
-    writers: list[Listener] = [] if folder is None else [RunFolder(folder)]
-    if folder is not None and settings.measure.tensorboard:
+def _tell_features(listeners: Sequence[Listener], done: int, total: int) -> None:
+    for listener in listeners:
+        listener.features_done(done, total)
+
+
+def _writers(job: Job, folder: Path | None) -> list[Listener]:
+    measure = job.settings.measure
+    writers: list[Listener] = [] if folder is None else [RunFolder(folder, job)]
+    if folder is not None and measure.tensorboard:
         writers.append(TensorBoard(folder / "tensorboard"))
-    if settings.measure.mlflow is not None:
-        writers.append(MLflow(settings.measure.mlflow, folder))
+    if measure.mlflow is not None:
+        writers.append(MLflow(measure.mlflow, folder))
     return writers

@@ -45,8 +45,11 @@ class Checkpoint:
         federation.private.rounds.update(self.clients)
         federation.train_seconds = self.train_seconds
         for record, participants in zip(self.records, federation.schedule, strict=False):
-            refused = {int(client): why for client, why in record["refused"].items()}
-            federation.records.append(Round(**{**record, "participants": participants, "refused": refused}))
+            by_client = {
+                name: {int(client): why for client, why in record.get(name, {}).items()}
+                for name in ("refused", "missing")
+            }
+            federation.records.append(Round(**{**record, "participants": participants, **by_client}))
         federation.personals.update(self.personals)
 
     def save(self, folder: Path) -> None:

@@ -63,9 +63,14 @@ class DataSettings(Section):
     augment: Literal["none", "crop_flip"] = Field("none", description="random crop and flip of training batches")
     image_column: str | None = Field(None, description="the column of images, if it is not found by itself")
     label_column: str | None = Field(None, description="the column of labels, if it is not found by itself")
+    site_column: str | None = Field(
+        None, description="a column that names each sample's site: every site is a client, nothing is drawn"
+    )
 
     def describe(self) -> str:
         """How the data is dealt out, in a few words."""
+        if self.site_column is not None:
+            return f"one for each {self.site_column}"
         details = {"dirichlet": f"alpha = {self.alpha:g}", "shards": f"{self.shards} classes each"}
         return details.get(self.partition, self.partition)
 

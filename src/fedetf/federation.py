@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from fedetf.config import LAST
+from fedetf.data.partition import Partition
+from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
 from fedetf.engines.make import make_engine
 from fedetf.engines.private import PrivateStates
-from fedetf.engines.steps import Personal, Trained
+from fedetf.engines.steps import Missing, Personal, Trained
 from fedetf.errors import RunError
 from fedetf.measure import Consistency, collapse
 from fedetf.methods import Scope, Server, Upload
@@ -35,7 +37,9 @@ class Round:
     seconds: float = 0.0
     images: int = 0
     trained: int = 0  # participants whose local training is over
+    samples: int = 0  # that those hold whose updates were folded in
     refused: dict[int, str] = field(default_factory=dict)  # client -> why its update was left out
+    missing: dict[int, str] = field(default_factory=dict)  # client -> why there was none, on real sites
     measures: dict[str, float | None] = field(default_factory=dict)  # neural collapse and agreement, where measured
 
 
@@ -63,6 +67,9 @@ class Outcome:
 class Listener:
     """Is told what happens; shows it, logs it, saves it. Every default does nothing."""
 
+    def features_done(self, done: int, total: int) -> None:
+        """Before that, where a frozen encoder's features are computed: so many samples of all are done."""
+
     def started(self, federation: "Federation") -> None:
         """Before the first round."""
 
@@ -88,20 +95,20 @@ class Federation:
         schedule: list[list[int]],
         listeners: Sequence[Listener] = (),
         private: PrivateStates | None = None,
+        engine: Engine | None = None,
     ):
         self.job = job
         self.method = job.method
         self.schedule = schedule
-        self.private = private or PrivateStates()
-        self.engine = make_engine(job, self.private)
+        self.engine = engine or make_engine(job, private or PrivateStates())
+        self.private = self.engine.private
         net = job.build_net().to(self.engine.device)
         state = net.state_dict()
         sent = {**job.method.scoped(state, Scope.SHARED), **job.method.scoped(state, Scope.RECEIVED)}
         self.unsent = {name: tensor for name, tensor in state.items() if name not in sent}
         self._encoder = [f"encoder.{name}" for name, tensor in net.encoder.named_parameters() if tensor.requires_grad]
         self.classifiers: dict[int, Tensor] = {}  # class vectors of the last measured round's participants
-        holders = sum(len(part) > 0 for part in job.partition.train)
-        self.server = Server(clone(sent), holders, job.settings.seed, clone(job.method.server_state(net)))
+        self.server = Server(clone(sent), job.partition.holders, job.settings.seed, clone(job.method.server_state(net)))
         self.records: list[Round] = []  # one for each round that is done
         self.personals: dict[int, Personal] = {}  # one for each client whose personal stage is done, less the model
         self.train_seconds = 0.0
@@ -127,10 +134,11 @@ class Federation:
         up, down = sum(r.bytes_up for r in records), sum(r.bytes_down for r in records)
         if self.method.finishes:
             more_up, more_down = self._finish()
-            general = last5 = self._accuracy(self.engine.evaluate(self.server.state))
+            general = last5 = self._accuracy(self.engine.evaluate(self.server.state)) if self.engine.measures else None
             up, down = up + more_up, down + more_down
         self._personalise()
         personals = [self.personals[client] for client in sorted(self.personals)]
+        accuracies = {p.client: p.accuracy for p in personals}
         steps = zip(*(p.curve for p in personals if p.curve), strict=True)
         outcome = Outcome(
             rounds=records,
@@ -139,7 +147,7 @@ class Federation:
             bytes_up=up,
             bytes_down=down,
             model={**self.unsent, **self.server.state},
-            personal=[p.accuracy for p in personals],
+            personal=[accuracies.get(client) for client in range(len(self.job.partition))] if personals else [],
             personal_curve=[sum(step) / len(step) for step in steps],
             personal_epochs=mean([p.epochs for p in personals]) or 0.0,
             train_seconds=self.train_seconds,
@@ -219,7 +227,7 @@ class Federation:
 
     def _measure(self, record: Round, consistency: Consistency | None) -> None:
         values = {} if consistency is None else consistency.values()
-        if self.method.has_global and self._is_measured(record.round):
+        if self.method.has_global and self.engine.measures and self._is_measured(record.round):
             found = self.engine.evaluate(self.server.state)
             record.general = self._accuracy(found)
             if consistency is not None:
@@ -230,12 +238,17 @@ class Federation:
     def _accuracy(self, evaluation: State) -> float:
         return int(evaluation["correct"]) / len(self.job.dataset.test)
 
-    def _sound(self, trained: Iterable[Trained], record: Round, consistency: Consistency | None) -> Iterator[Upload]:
+    def _sound(
+        self, trained: Iterable[Trained | Missing], record: Round, consistency: Consistency | None
+    ) -> Iterator[Upload]:
         """Pass on the uploads that can be averaged, and keep the books of the round."""
         losses = []
         shared = self.method.scoped(self.server.state, Scope.SHARED)
         down = nbytes(self.server.state)
         for result in trained:
+            if isinstance(result, Missing):
+                record.missing[result.client] = result.why
+                continue
             upload = result.upload
             record.bytes_down += down
             record.bytes_up += nbytes(upload.state)
@@ -250,14 +263,23 @@ class Federation:
             if upload.samples:
                 losses.append((upload.samples, upload.loss))
             yield upload
-        if record.refused and not losses:
-            client, problem = next(iter(record.refused.items()))
-            raise RunError(
-                f"round {record.round}: every update was refused (client {client}: {problem}); lower train.lr"
-            )
-        weight = sum(n for n, _ in losses)
+        self._check_enough(record, len(losses))
+        weight = record.samples = sum(n for n, _ in losses)
         loss = sum(n * value for n, value in losses) / weight if weight else math.nan
         record.loss = loss if math.isfinite(loss) else None
+
+    def _check_enough(self, record: Round, sound: int) -> None:
+        """Stop, before the server has changed, if too many updates were left out."""
+        left_out = {**record.refused, **record.missing}
+        if not left_out or sound >= self.engine.fewest:
+            return
+        client, problem = next(iter(left_out.items()))
+        if not sound and not record.missing:
+            why = f"every update was refused (client {client}: {problem}); lower train.lr"
+        else:
+            least = f"at least {self.engine.fewest} are needed"
+            why = f"{sound} sound updates of {len(record.participants)}, {least} (client {client}: {problem})"
+        raise RunError(f"round {record.round}: {why}")
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -281,15 +303,24 @@ def summary(job: Job, outcome: Outcome) -> dict[str, Any]:
         "personal": outcome.personal_mean,
         "personal_per_client": outcome.personal,
         "personal_curve": outcome.personal_curve,
-        "epochs_train": images / sum(map(len, partition.train)),  # local epochs per client, mean by data size
+        "epochs_train": epochs_trained(partition, outcome.rounds),
         "epochs_personal": outcome.personal_epochs,
-        "clients_without_test": sum(len(part) == 0 for part in partition.test),
-        "clients_with_one_class": partition.single_class,
+        "clients_without_test": None if partition.elsewhere else sum(len(part) == 0 for part in partition.test),
+        "clients_with_one_class": None if partition.elsewhere else partition.single_class,
         "refused_updates": sum(len(r.refused) for r in outcome.rounds),
+        "missing_updates": sum(len(r.missing) for r in outcome.rounds),
         "bytes_up": outcome.bytes_up,
         "bytes_down": outcome.bytes_down,
         "images_per_second": images / outcome.train_seconds if outcome.train_seconds else None,
     }
+
+
+def epochs_trained(partition: Partition, rounds: Sequence[Round]) -> float:
+    """Local epochs per client, mean by data size; of data elsewhere, by what is known of those who took part."""
+    if not partition.elsewhere:
+        return sum(r.images for r in rounds) / sum(map(len, partition.train))
+    took_part = [(r, len(r.participants) - len(r.refused) - len(r.missing)) for r in rounds if r.samples]
+    return sum(r.images / r.samples * count for r, count in took_part) / len(partition)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from fedetf.config import Settings, resolve, to_toml
 from fedetf.errors import RunError, UserError
 from fedetf.federation import Listener
 from fedetf.methods import find_method, make_method
+from fedetf.own_code import is_own, source_file
 from fedetf.runs import LOCK, file_name, make_folder
 from fedetf.state import write_whole
 
@@ -234,7 +235,8 @@ def _default_folder(planned: list[Settings]) -> Path:
 def _caption(cells: Sequence[Cell]) -> str:
     """What all runs have in common, unless a column says otherwise."""
     s = cells[0].settings
-    data = f"{s.data.name}, {s.model.name}, {s.data.clients} clients, {s.data.describe()}"
+    clients = "clients" if s.data.site_column else f"{s.data.clients} clients"
+    data = f"{s.data.name}, {s.model.name}, {clients}, {s.data.describe()}"
     training = f"participation {s.train.participation:g}, {s.train.describe()}"
     rates = f"lr {s.train.lr:g}, batch {s.train.batch_size}, fidelity {s.fidelity}"
     seeds = ", ".join(str(seed) for seed in dict.fromkeys(cell.settings.seed for cell in cells))
@@ -294,14 +296,15 @@ def _check_same(cell: Cell) -> None:
             raise UserError(f"{cell.folder} exists and is not a run of this comparison; give another --out")
     elif deciding(resolve(str(config))) != deciding(cell.settings):
         raise UserError(f"{cell.folder} holds a run with other settings; give another --out")
-    elif _changed_since(cell.settings.method.name, config):
-        raise UserError(f"{cell.settings.method.name} has changed since {cell.folder} was made; give another --out")
+    for name in (cell.settings.method.name, cell.settings.model.name):
+        if config.is_file() and _changed_since(name, config):
+            raise UserError(f"{name} has changed since {cell.folder} was made; give another --out")
 
 
-def _changed_since(method: str, config: Path) -> bool:
-    """Whether the file of a user's own method is newer than a run of it."""
-    path, colon, _ = method.rpartition(":")
-    return bool(colon) and Path(path).stat().st_mtime > config.stat().st_mtime
+def _changed_since(name: str, config: Path) -> bool:
+    """Whether the file of a user's own method or encoder is newer than a run of it."""
+    source = source_file(name) if is_own(name) else None
+    return source is not None and source.stat().st_mtime > config.stat().st_mtime
 
 
 def deciding(settings: Settings) -> Settings:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedetf.checkpoints import Checkpoint, newest
 from fedetf.config import Settings
+from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
@@ -98,8 +99,9 @@ def undisturbed() -> Iterator[None]:
 class RunFolder(Listener):
     """Writes a run folder as the run goes on. Files are whole or absent, and rounds.jsonl grows by whole lines."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, job: Job):
         self.path = path
+        self._job = job  # as it was prepared; the federation's may be one over features
 
     def started(self, federation: Federation) -> None:
         """Write what is known before the first round, or what a run that was cut short had reached."""
@@ -128,7 +130,9 @@ class RunFolder(Listener):
                 private.checkpoint_written()
 
     def personal_done(self, personal: Personal) -> None:
-        """Keep a client's personal model."""
+        """Keep a client's personal model, if it is here: that of a real site stays there."""
+        if not personal.state:
+            return
         (self.path / "personal").mkdir(exist_ok=True)
         reached = {"client": personal.client, "accuracy": personal.accuracy, "curve": personal.curve}
         self._save(personal.state, _personal(personal.client), {**reached, "epochs": personal.epochs}, sync=False)
@@ -142,17 +146,23 @@ class RunFolder(Listener):
     def _save(
         self, state: Mapping[str, Tensor], name: str, more: Mapping[str, Any] | None = None, sync: bool = True
     ) -> None:
-        settings = self._federation.job.settings
-        about = {"method": settings.method.name, "model": settings.model.name, "dataset": settings.data.name}
-        save_state(state, self.path / name, {**about, **(more or {})}, sync)
+        save_state(state, self.path / name, {**about_model(self._job), **(more or {})}, sync)
 
     def _write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text.encode())
 
 
-def last_attempt(path: Path, clients: int) -> Checkpoint | None:
+def about_model(job: Job) -> dict[str, Any]:
+    """What a model's file says of it: where it comes from, what it takes, and what its classes are called."""
+    settings, x = job.settings, job.dataset.train.x
+    origin = {"method": settings.method.name, "model": settings.model.name, "dataset": settings.data.name}
+    inputs = {"shape": list(job.dataset.shape), "dtype": str(x.dtype).removeprefix("torch.")}
+    return {**origin, **inputs, "classes": job.dataset.classes}
+
+
+def last_attempt(path: Path, clients: int, private: PrivateStates) -> Checkpoint | None:
     """How far the run in a folder came; None if not even one round is done."""
-    checkpoint = newest(path / "checkpoints", PrivateStates(path / "clients"))
+    checkpoint = newest(path / "checkpoints", private)
     if checkpoint is not None:
         done = (_personal_done(path, client) for client in range(clients))
         checkpoint.personals = {personal.client: personal for personal in done if personal is not None}
@@ -177,10 +187,10 @@ def _line(record: Round) -> str:
 
 
 def round_line(record: Round) -> dict[str, Any]:
-    """A round as rounds.jsonl has it: ``general``, ``refused`` and ``measures`` only where there is any."""
+    """A round as rounds.jsonl has it: what is empty is left out."""
     line = dict(vars(record))
     del line["trained"]  # all participants, once the round is done
-    for name in ("general", "refused", "measures"):
+    for name in ("general", "refused", "missing", "measures"):
         if not line[name] and line[name] != 0:
             del line[name]
     return line

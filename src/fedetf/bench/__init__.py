@@ -26,7 +26,7 @@ from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
 from fedetf.engines.make import cores, make_engine
 from fedetf.engines.private import PrivateStates
-from fedetf.engines.steps import Step
+from fedetf.engines.steps import Step, Trained
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
 from fedetf.methods.fedetf import plain_loss
@@ -192,7 +192,8 @@ def _costs(scale: float, repeats: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         federation = Federation(work, [list(range(10))], private=PrivateStates(Path(folder) / "clients"))
         began = time.perf_counter()
-        uploads = [trained.upload for trained in federation.engine.train(range(10), 1, federation.server.state)]
+        results = federation.engine.train(range(10), 1, federation.server.state)
+        uploads = [result.upload for result in results if isinstance(result, Trained)]
         next(federation.rounds())
         began = time.perf_counter()
         list(federation.engine.train(range(10), 1, federation.server.state))

@@ -49,7 +49,7 @@ def measure(clients: int, same_batches: bool, rounds: int, images: int) -> dict[
     schedule = [[0, 1], *(sorted(rng.choice(clients, taking_part, replace=False).tolist()) for _ in range(rounds))]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        federation = Federation(work, schedule, [RunFolder(path)], PrivateStates(path / "clients"))
+        federation = Federation(work, schedule, [RunFolder(path, work)], PrivateStates(path / "clients"))
         watch = PeakMemory()
         federation.run()
         peak = watch.stop()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fedetf import __version__
-from fedetf.cli import bench, compare, lists, partition, report, reproduce, run
+from fedetf.cli import bench, compare, diagnose, flower, lists, partition, report, reproduce, run, use
 from fedetf.cli.flags import Parser
 from fedetf.errors import RunError, StepError, UserError
 
@@ -63,6 +63,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fedetf {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
-    for command in (run, compare, reproduce, report, partition, bench, lists):
+    for command in (run, compare, reproduce, report, partition, diagnose, use, flower, bench, lists):
         command.add_to(commands)
     return parser

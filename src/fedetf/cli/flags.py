@@ -71,13 +71,21 @@ def add_data_flags(parser: argparse.ArgumentParser, several: bool = False) -> No
     )
     flags.add_argument("--clients", metavar="K", type=kind(int), help="number of clients")
     flags.add_argument("--alpha", metavar="A", type=kind(float), help="Dirichlet concentration; smaller is more skewed")
+    flags.add_argument(
+        "--site-column", metavar="C", type=kind(str), help="a column that names each sample's site: a client for each"
+    )
 
 
 def add_training_flags(parser: argparse.ArgumentParser, several: bool = False) -> None:
     """What is trained, and how."""
     kind = several_values if several else _itself
     flags = parser.add_argument_group("training")
-    flags.add_argument("--model", metavar="X", type=kind(str), help="the encoder; see: fedetf list models")
+    flags.add_argument(
+        "--model",
+        metavar="X",
+        type=kind(str),
+        help="the encoder: see fedetf list models, or package.module:factory for your own",
+    )
     flags.add_argument("--participation", metavar="R", type=kind(float), help="share of the clients in each round")
     flags.add_argument("--rounds", metavar="T", type=kind(int), help="communication rounds")
     flags.add_argument("--epochs", metavar="E", type=kind(int), help="local epochs a round")
@@ -114,6 +122,11 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
 def add_out(parser: argparse.ArgumentParser, out: str) -> None:
     """The folder to write to, and any other setting."""
     parser.add_argument("--out", metavar="DIR", type=folder, help=out)
+    add_set(parser)
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """Any other setting."""
     parser.add_argument(
         "--set",
         dest="assignments",

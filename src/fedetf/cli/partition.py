@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
 def partition_command(options: argparse.Namespace) -> None:
     """``fedetf partition``."""
 
-    from fedetf.data import load_dataset, make_partition
+    from fedetf.data import deal_out, load_dataset
     from fedetf.report.figures import partition_figure, save_figure
     from fedetf.report.tables import partition_table
     from fedetf.runs import check_free, default_folder, make_folder
@@ -35,7 +35,7 @@ def partition_command(options: argparse.Namespace) -> None:
     out: Path = options.out or default_folder(settings, "partition")
     check_free(out)
     dataset = load_dataset(settings.data, settings.seed)
-    partition = make_partition(dataset.train.y.numpy(), dataset.classes, settings.data, settings.seed)
+    partition = deal_out(dataset, settings.data, settings.seed)
     make_folder(out)
     write_whole(out / "partition.json", partition.to_json().encode())
     title = f"{settings.data.name}, {len(partition)} clients, {settings.data.describe()}, seed {settings.seed}"

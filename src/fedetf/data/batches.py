@@ -1,7 +1,7 @@
 """From stored samples to what an encoder sees: normalising and augmenting whole batches."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 STATISTICS = {
     "half": ((0.5,), (0.5,)),  # what the authors use for CIFAR
@@ -10,21 +10,25 @@ STATISTICS = {
 }
 
 
-class Normalize:
+class Normalize(nn.Module):
     """uint8 images ``[B, C, H, W]`` -> float32, (x/255 − mean)/std per channel; float inputs pass as they are."""
 
+    scale: Tensor
+    shift: Tensor
+
     def __init__(self, kind: str, channels: int, device: torch.device):
+        super().__init__()
         mean, std = (torch.tensor(values, device=device) for values in STATISTICS[kind])
         if len(mean) not in (1, channels):  # ImageNet's statistics on grey images
             mean, std = mean.mean(), std.mean()
-        self._scale = (1 / (255 * std)).view(-1, 1, 1)
-        self._shift = (mean / std).view(-1, 1, 1)
+        self.register_buffer("scale", (1 / (255 * std)).view(-1, 1, 1), persistent=False)
+        self.register_buffer("shift", (mean / std).view(-1, 1, 1), persistent=False)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Normalise one batch."""
         if x.dtype != torch.uint8:
             return x
-        return x.to(torch.float32).mul_(self._scale).sub_(self._shift)
+        return x.to(torch.float32).mul_(self.scale).sub_(self.shift)
 
 
 def crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:

@@ -26,7 +26,7 @@ def stack_images(pictures: Sequence[Picture], size: int | None, where: str) -> T
     """
 
     def decode(picture: Picture) -> Pixels:
-        return _pixels(picture, size, where)
+        return picture_pixels(picture, None if size is None else (size, size), where)
 
     with ThreadPoolExecutor() as pool:  # Pillow decodes outside Python's lock
         arrays = list(pool.map(decode, pictures, chunksize=256))
@@ -38,7 +38,8 @@ def stack_images(pictures: Sequence[Picture], size: int | None, where: str) -> T
     return torch.from_numpy(stacked).permute(0, 3, 1, 2)
 
 
-def _pixels(picture: Picture, size: int | None, where: str) -> Pixels:
+def picture_pixels(picture: Picture, size: tuple[int, int] | None, where: str) -> Pixels:
+    """Decode a picture into ``[height, width, channels]``, one channel if it is grey; ``size`` is (width, height)."""
     try:
         image = picture if isinstance(picture, Image.Image) else Image.open(_file(picture))
         if image.mode.startswith("I;16"):  # 16-bit grey; converting it would clip, not scale
@@ -50,8 +51,8 @@ def _pixels(picture: Picture, size: int | None, where: str) -> Pixels:
         unidentified = isinstance(error, UnidentifiedImageError)
         reason = "not an image that Pillow knows" if unidentified else str(error).replace("\n", " ")
         raise UserError(f"cannot read {_name(picture, where)}: {reason}; replace or remove it") from None
-    if size is not None and image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    if size is not None and image.size != size:
+        image = image.resize(size, Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 

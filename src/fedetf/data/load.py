@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from fedetf.config import DataSettings
@@ -43,15 +45,19 @@ IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tif
 def load_dataset(settings: DataSettings, seed: int) -> Dataset:
     """Load ``settings.name``; ``seed`` draws the subset where ``data.limit`` asks for one."""
     name = settings.name
+    folder = None if name == "digits" else _local_folder(name)
     if name == "digits":
-        return _limited(_digits(settings.size), settings, seed)
-    folder = _local_folder(name)
-    if folder is None:
+        dataset = _digits(settings.size)
+    elif folder is None:
         dataset = _from_tables(_hub_splits(name), settings, seed)
     elif any(folder.glob("*.parquet")):
         dataset = _from_tables(_parquet_splits(folder), settings, seed)
     else:
         dataset = _image_folder(folder, settings, seed)
+    if settings.site_column is not None and dataset.train.sites is None:
+        raise UserError(
+            f"{name} has no columns, so data.site_column has no meaning; it is for Parquet files and the hub"
+        )
     return _limited(dataset, settings, seed)
 
 
@@ -209,12 +215,25 @@ def _from_tables(splits: dict[str, Any], settings: DataSettings, seed: int) -> D
             raise UserError(f"{place} names its classes otherwise than 'train'; make the two agree")
         y = encode(table[label_column][:], place)
         chosen = _balanced_subset(y, limit, seed, split)
-        pictures = _encoded(table.select(chosen), image_column, place)
-        return Samples(stack_images(pictures, settings.size, place), y[chosen])
+        rows = table.select(chosen)
+        sites = _sites(rows, settings.site_column, place) if split == "train" else None
+        return Samples(stack_images(_encoded(rows, image_column, place), settings.size, place), y[chosen], sites)
 
     if test_name is None:
         return _hold_out(samples("train", None), classes)
     return _paired(samples("train", settings.limit), samples(test_name, settings.test_limit), classes)
+
+
+def _sites(table: Any, column: str | None, where: str) -> NDArray[np.str_] | None:
+    """The name of each sample's site, if a column says it."""
+    if column is None:
+        return None
+    if column not in table.features:
+        raise UserError(f"{where} has no column {column!r} of sites; its columns are: {', '.join(table.features)}")
+    names = table[column][:]
+    if any(name is None for name in names):
+        raise UserError(f"{where} has rows without a {column}; fill them in, or remove them")
+    return np.array([str(name) for name in names])
 
 
 def _encoded(table: Any, column: str, where: str) -> Sequence[Any]:
@@ -259,7 +278,51 @@ def _image_folder(folder: Path, settings: DataSettings, seed: int) -> Dataset:
 
 def _paired(train: Samples, test: Samples, classes: list[str]) -> Dataset:
     x, test_x = same_channels(train.x, test.x)
-    return Dataset(Samples(x, train.y), Samples(test_x, test.y), classes)
+    return Dataset(Samples(x, train.y, train.sites), Samples(test_x, test.y), classes)
+
+
+# --- what one site holds ---------------------------------------------------------------------------------------------
+
+
+def load_share(folder: Path, classes: Sequence[str], shape: Sequence[int], settings: DataSettings) -> Samples:
+    """Labelled images of one site: ``<folder>/<class>/*.png``, or ``<folder>/*.parquet``.
+
+    All sites agree on ``classes``, whose order gives the numbers, and on ``shape``, (channels, height, width). A label
+    is the name of a class; a site need not hold all of them.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{str(folder)!r} is not a folder; give one of Parquet files or of <class>/ images")
+    if any(folder.glob("*.parquet")):
+        pictures, labels = _labelled_rows(folder, settings)
+    else:
+        files = [path for path in sorted(folder.glob("*/*")) if path.suffix.lower() in IMAGE_ENDINGS]
+        pictures, labels = files, [path.parent.name for path in files]
+    if not labels:
+        raise UserError(f"{folder} holds no images; expected {folder}/<class>/*.png or Parquet files")
+    strangers = sorted(set(labels) - set(classes))
+    if strangers:
+        raise UserError(f"{folder} has the label {strangers[0]!r}, which is none of: {', '.join(classes)}")
+    x = stack_images(pictures, settings.size, str(folder))
+    if x.shape[1] == 1 and shape[0] == 3:
+        x = x.repeat(1, 3, 1, 1).contiguous(memory_format=torch.channels_last)
+    if tuple(x.shape[1:]) != tuple(shape):
+        found, wanted = ("x".join(map(str, sizes)) for sizes in (x.shape[1:], shape))
+        raise UserError(f"the images of {folder} are {found}, the federation takes {wanted}; see data.size")
+    return Samples(x, torch.tensor([list(classes).index(label) for label in labels]))
+
+
+def _labelled_rows(folder: Path, settings: DataSettings) -> tuple[list[Any], list[str]]:
+    """The encoded images and the class names of all Parquet files of a folder."""
+    pictures: list[Any] = []
+    labels: list[str] = []
+    for name, table in _parquet_splits(folder).items():
+        where = f"{folder}, {name!r}"
+        kinds = {column: _kind(feature) for column, feature in table.features.items()}
+        column = find_label_column(kinds, settings.label_column, where)
+        names = getattr(table.features[column], "names", None)
+        labels += [str(label if names is None else names[label]) for label in table[column][:]]
+        pictures += _encoded(table, find_image_column(kinds, settings.image_column, where), where)
+    return pictures, labels
 
 
 # --- subsets --------------------------------------------------------------------------------------------------------

@@ -83,8 +83,16 @@ def as_inputs(x: Any, where: str) -> Tensor:
         if not torch.isfinite(tensor).all():
             raise UserError(f"{where}: inputs hold NaN or infinite values; replace them")
         return tensor.to(torch.float32)
-    if tensor.ndim == 3:
-        return tensor[:, None]
-    if tensor.ndim == 4 and tensor.shape[-1] in (1, 3) and tensor.shape[1] not in (1, 3):
-        return tensor.permute(0, 3, 1, 2)
-    return tensor
+    return torch.from_numpy(channels_first(tensor.numpy()))
+
+
+def channels_first(images: NDArray[Any]) -> NDArray[Any]:
+    """``[n, h, w]`` or ``[n, h, w, c]`` as ``[n, c, h, w]``; channels are last if that is 1 or 3 and the second is not.
+
+    Everything else stays as it is.
+    """
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4 and images.shape[-1] in (1, 3) and images.shape[1] not in (1, 3):
+        return images.transpose(0, 3, 1, 2)
+    return images

@@ -1,5 +1,7 @@
 """Who holds what: the paper's Dirichlet split, an even one, and one by classes; then 70/30 on each client."""
 
+from __future__ import annotations
+
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedetf.config import DataSettings, Settings, validated
+from fedetf.data.samples import Dataset
 from fedetf.errors import UserError
 from fedetf.rng import derive, numpy_stream
 
@@ -27,9 +30,22 @@ class Partition:
     classes: list[str]
     draws: int = 1
     repaired: list[int] = field(default_factory=list)  # clients that were given samples of the largest ones
+    sites: list[str] = field(default_factory=list)  # the clients' names, where the data has such
+    elsewhere: bool = False  # the data is with its owners: nothing of it is known here, and all of the above is empty
+
+    @classmethod
+    def of_sites(cls, clients: int, classes: list[str]) -> Partition:
+        """What a server knows of the data of its sites: how many they are."""
+        nothing = [np.empty(0, np.int64)] * clients
+        return cls(nothing, nothing, np.zeros((clients, len(classes)), np.int64), classes, elsewhere=True)
 
     def __len__(self) -> int:
         return len(self.train)
+
+    @property
+    def holders(self) -> int:
+        """How many clients have something to train on; a site that has not does not join."""
+        return len(self) if self.elsewhere else sum(len(part) > 0 for part in self.train)
 
     @property
     def single_class(self) -> int:
@@ -43,7 +59,26 @@ class Partition:
             for k, (a, b) in enumerate(zip(self.train, self.test, strict=True))
         ]
         head: dict[str, Any] = {"classes": self.classes, "draws": self.draws, "repaired": self.repaired}
+        if self.sites:
+            head["sites"] = self.sites
+        if self.elsewhere:
+            head["elsewhere"] = True
         return json.dumps({**head, "clients": clients})
+
+    def name(self, client: int) -> str:
+        """What a client is called: its site, or its number."""
+        return self.sites[client] if self.sites else str(client)
+
+
+def deal_out(dataset: Dataset, settings: DataSettings, seed: int) -> Partition:
+    """Who holds what of a dataset: its sites, if it has such, or what ``settings`` say."""
+    labels, sites = dataset.train.y.numpy(), dataset.train.sites
+    if sites is None:
+        return make_partition(labels, dataset.classes, settings, seed)
+    names, owner = np.unique(sites, return_inverse=True)
+    parts = _parts(owner.astype(np.int64), len(names))
+    partition = split_parts(parts, labels, dataset.classes, settings.test_fraction, seed)
+    return replace(partition, sites=names.tolist())
 
 
 def make_partition(labels: Indices, classes: list[str], settings: DataSettings, seed: int) -> Partition:

@@ -17,11 +17,12 @@ class Samples:
     """Inputs and labels of one split.
 
     ``x``: ``[N, channels, height, width]`` uint8 for images (they are normalised batch by batch), or ``[N, ...]``
-    float32, which is used as it is. ``y``: ``[N]`` int64.
+    float32, which is used as it is. ``y``: ``[N]`` int64. ``sites``: the name of each sample's site, if that is known.
     """
 
     x: Tensor
     y: Tensor
+    sites: NDArray[np.str_] | None = None
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
@@ -31,14 +32,17 @@ class Samples:
         return len(self.y)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as arrays: they can be put into shared memory and be used from there, without a copy."""
+        """Pickled as arrays: they can be put into shared memory and be used from there, without a copy.
+
+        A worker needs no sites: the partition says who holds what.
+        """
         last = self.x.ndim == 4 and self.x.is_contiguous(memory_format=torch.channels_last)
         x = self.x.permute(0, 2, 3, 1) if last else self.x.contiguous()
         return _from_arrays, (x.numpy(), self.y.numpy(), last)
 
     def take(self, indices: Tensor) -> "Samples":
         """The samples at ``indices``."""
-        return Samples(self.x[indices], self.y[indices])
+        return Samples(self.x[indices], self.y[indices], None if self.sites is None else self.sites[indices.numpy()])
 
 
 def _from_arrays(x: NDArray[Any], y: NDArray[np.int64], channels_last: bool) -> Samples:
@@ -55,6 +59,7 @@ class Dataset:
     train: Samples
     test: Samples
     classes: list[str]
+    share: bool = False  # what one party of a federation holds, which may be a single class
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
@@ -67,7 +72,7 @@ class Dataset:
                 raise UserError(f"the {split} set has samples without a label (label {low}); remove or label them")
             if high >= len(self.classes):
                 raise UserError(f"the {split} set has label {high}, but there are {len(self.classes)} classes")
-        if len(torch.unique(self.train.y)) < 2:
+        if not self.share and len(torch.unique(self.train.y)) < 2:
             raise UserError("the training set holds one class only; classification needs at least two")
         a, b = (f"{tuple(s.x.shape[1:])} {s.x.dtype}" for s in (self.train, self.test))
         if a != b:

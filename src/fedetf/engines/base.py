@@ -9,7 +9,7 @@ import torch
 from fedetf.client import EVALUATION_BATCH
 from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
-from fedetf.engines.steps import Personal, Result, Step, Trained
+from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
 from fedetf.state import State
 
 Tick = Callable[[], Any]  # called when a step is done, whatever its place in the order
@@ -17,6 +17,9 @@ Tick = Callable[[], Any]  # called when a step is done, whatever its place in th
 
 class Engine(ABC):
     """Runs the steps of a job."""
+
+    fewest = 1  # a round with fewer sound updates, if some were left out, ends the run
+    measures = True  # whether there is a test set for the global model
 
     def __init__(self, job: Job, private: PrivateStates):
         self.job = job
@@ -35,8 +38,10 @@ class Engine(ABC):
     def close(self) -> None:
         """Let go of what the engine holds."""
 
-    def train(self, clients: Sequence[int], round: int, received: State, tick: Tick = bool) -> Iterator[Trained]:
-        """Local training of the round's participants, in their order."""
+    def train(
+        self, clients: Sequence[int], round: int, received: State, tick: Tick = bool
+    ) -> Iterator[Trained | Missing]:
+        """Local training of the round's participants, in their order; some may be missing."""
         epochs, sizes = self.job.settings.train.epochs, self.job.partition.train
         steps = [Step("train", cost=epochs * len(sizes[client]), client=client, round=round) for client in clients]
         return self.results(steps, received, tick)  # type: ignore[return-value]  # the results of such steps

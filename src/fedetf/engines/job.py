@@ -1,6 +1,7 @@
 """All that a worker must know before the first round."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,8 @@ from fedetf.methods import Method
 from fedetf.models import build_encoder
 from fedetf.rng import global_stream
 
+Prepare = Callable[[Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -29,33 +32,46 @@ class Job:
 
     def build_net(self) -> Net:
         """A net with the initial weights: the same encoder for every method with the same seed."""
-        seed = self.settings.seed
-        if self.encoder is not None:
-            encoder, features = copy.deepcopy(self.encoder), _feature_length(self.encoder, self)
-        else:
-            with global_stream(seed, "init-encoder"):
-                built = build_encoder(self.settings.model.name, self.dataset.shape)
-            encoder, features = built, built.features
-        return self.method.build(encoder, features, len(self.dataset.classes), seed)
-
-    def normalize(self, device: torch.device) -> Normalize:
-        """The function that turns a stored batch into what the encoder sees."""
-        return Normalize(self.settings.data.normalize, self.dataset.shape[0], device)
+        return build_net(self.settings, self.method, self.dataset.train.x[:2], len(self.dataset.classes), self.encoder)
 
 
-def _feature_length(encoder: nn.Module, job: Job) -> int:
+def build_net(settings: Settings, method: Method, example: Tensor, classes: int, own: nn.Module | None) -> Net:
+    """An encoder with the method's head, with initial weights; ``example`` are two inputs as they are stored."""
+    if own is not None:
+        encoder, features = copy.deepcopy(own), _feature_length(own, settings, example)
+    else:
+        with global_stream(settings.seed, "init-encoder"):
+            built = build_encoder(settings.model.name, tuple(example.shape[1:]))
+        encoder, features = built, built.features
+    return method.build(encoder, features, classes, settings.seed)
+
+
+def preparation(settings: Settings, encoder: nn.Module, shape: tuple[int, ...], device: torch.device) -> Prepare:
+    """The function that turns a stored batch into what the encoder sees: its own ``preprocess``, if it has one."""
+    own = getattr(encoder, "preprocess", None)
+    return own if callable(own) else Normalize(settings.data.normalize, shape[0], device)
+
+
+def placed(net: nn.Module, shape: tuple[int, ...], device: torch.device) -> nn.Module:
+    """The net on its device, in the memory layout in which convolutions are fastest."""
+    net = net.to(device)
+    return net.to(memory_format=torch.channels_last) if len(shape) == 3 else net  # type: ignore[call-overload]  # torch's stubs lack it
+
+
+def _feature_length(encoder: nn.Module, settings: Settings, example: Tensor) -> int:
     """How long the vectors are that the user's own encoder gives, found by trying it on two samples."""
-    prepare = job.normalize(torch.device("cpu"))
     probe = copy.deepcopy(encoder).cpu().eval()
+    shape = tuple(example.shape[1:])
+    prepare = preparation(settings, probe, shape, torch.device("cpu"))
     try:
         with torch.no_grad():
-            features = probe(prepare(job.dataset.train.x[:2].clone()))  # it may work in place
+            features = probe(prepare(example.clone()))  # it may work in place
     except Exception as error:  # whatever a user's module can raise
         reason = str(error).split("\n")[0]
-        raise UserError(f"the encoder cannot take inputs of shape {job.dataset.shape}: {reason}") from None
+        raise UserError(f"the encoder cannot take inputs of shape {shape}: {reason}") from None
     if not isinstance(features, Tensor) or features.ndim != 2:
-        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise UserError(f"the encoder must give [batch, features], but gives {shape}; flatten or pool its output")
+        kind = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise UserError(f"the encoder must give [batch, features], but gives {kind}; flatten or pool its output")
     if features.dtype != torch.float32:
         raise UserError(f"the encoder gives {features.dtype}; convert it to float32 (encoder.float())")
     return features.shape[1]

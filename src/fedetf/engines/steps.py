@@ -1,6 +1,6 @@
 """The steps that a run is made of, and what comes of each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fedetf.methods import Upload
@@ -31,7 +31,7 @@ class Trained:
 
     upload: Upload
     private: State
-    prototypes: State  # where agreement is measured: the ``classes`` it holds and their mean features, ``means``
+    prototypes: State = field(default_factory=dict)  # where measured: the ``classes`` it holds, and their ``means``
 
 
 @dataclass
@@ -45,4 +45,12 @@ class Personal:
     state: State  # the whole net
 
 
-Result = Trained | State | Personal  # of train, of summarise and evaluate, of personalise
+@dataclass(frozen=True)
+class Missing:
+    """A step of which nothing came: its client was away, late, or failed. The run goes on without it."""
+
+    client: int
+    why: str
+
+
+Result = Trained | State | Personal | Missing  # of train, of summarise and evaluate, of personalise, of none

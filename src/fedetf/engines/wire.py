@@ -8,7 +8,7 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedetf.engines.steps import Personal, Result, Step, Trained
+from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
 from fedetf.errors import RunError, StepError, UserError
 from fedetf.methods import Upload
 from fedetf.state import State
@@ -52,6 +52,7 @@ def pack_result(result: Result, warned: Sequence[str]) -> bytes:
     if isinstance(result, Personal):
         about = {name: value for name, value in result.__dict__.items() if name != "state"}
         return pack({"warned": warned, "personal": about}, state=result.state)
+    assert not isinstance(result, Missing)  # workers on the same machine are never left out
     return pack({"warned": warned}, state=result)
 
 

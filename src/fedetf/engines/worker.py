@@ -6,7 +6,7 @@ from torch import Tensor
 from fedetf.client import Client
 from fedetf.data.samples import Samples
 from fedetf.engines.compiled import Encode, compiled
-from fedetf.engines.job import Job
+from fedetf.engines.job import Job, placed, preparation
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.errors import RunError, StepError, UserError
 from fedetf.measure import class_statistics, count_correct
@@ -27,9 +27,8 @@ class Worker:
         with global_stream(job.settings.seed, "init-private"):  # on the CPU: the same draws whatever the device
             own = clone(job.method.client_state(net))
         self._client_state = {name: tensor.to(device) for name, tensor in own.items()}
-        self.net = net.to(device)
-        if len(job.dataset.shape) == 3:
-            self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
+        placed(net, job.dataset.shape, device)
+        self.net = net
         self._initial = clone(self.net.state_dict())
         self._received = clone(self._initial)
         self._buffers = clone(dict(self.net.named_buffers()))  # those too that a state dict leaves out
@@ -37,8 +36,21 @@ class Worker:
         self._train = _to(job.dataset.train, device)
         self._test = _to(job.dataset.test, device)
         self._test_counts = torch.bincount(job.dataset.test.y, minlength=len(job.dataset.classes))
-        self._prepare = job.normalize(device)
+        self._prepare = preparation(job.settings, self.net.encoder, job.dataset.shape, device)
         self._encode = self._compiled() if job.settings.engine.compile else self.net.encoder
+
+    @property
+    def features(self) -> int:
+        """How long the encoder's feature vectors are."""
+        with torch.no_grad():
+            h: Tensor = self.net.eval().encoder(self._prepare(self._test.x[:1]))
+        return h.shape[1]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a client of this job keeps anything from round to round."""
+        own = self.job.method.scoped(self._initial, Scope.PRIVATE)
+        return bool(self._client_state or own or self.job.settings.train.keep_momentum)
 
     def perform(self, step: Step, received: State, private: State) -> Result:
         """Do one step; an error in it comes out with its client and round named."""
@@ -133,7 +145,7 @@ class Worker:
             prepare=self._prepare,
             encode=self._encode,
             precision=torch.bfloat16 if settings.engine.precision == "bfloat16" else None,
-            augment=settings.data.augment == "crop_flip",
+            augment=settings.data.augment == "crop_flip" and len(self.job.dataset.shape) == 3,  # features.py: vectors
             settings=settings.train,
             personal=settings.personal,
             epochs=epochs,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import nn
 
 from fedetf.errors import UserError, unknown
 from fedetf.models.base import Encoder
@@ -19,8 +20,10 @@ from fedetf.models.efficientnet import EfficientNetB0
 from fedetf.models.mlp import MLP
 from fedetf.models.mobilenetv2 import MobileNetV2
 from fedetf.models.resnet import ResNet
+from fedetf.own_code import is_own, load_own, loaded
+from fedetf.rng import global_stream
 
-__all__ = ["Encoder", "ModelInfo", "build_encoder", "describe_models", "model_names"]
+__all__ = ["Encoder", "ModelInfo", "build_encoder", "describe_models", "is_model", "model_names", "own_encoder"]
 
 MIN_SIZE = 8  # pixels: densenet121 halves an image three times, rounding down, and one must be left
 
@@ -60,6 +63,29 @@ def model_names() -> list[str]:
     return list(_MODELS)
 
 
+def is_model(name: str) -> bool:
+    """Whether a name says where the encoder comes from: one of these, or code of the user's own."""
+    return name in _MODELS or is_own(name)
+
+
+def own_encoder(name: str, seed: int) -> nn.Module | None:
+    """The encoder of ``package.module:factory`` or ``FILE.py:factory``; None for another kind of name.
+
+    The factory takes no argument and gives any ``nn.Module`` from a batch of inputs to ``[batch, features]``. What it
+    draws from PyTorch's global generator is the same whenever the seed is.
+    """
+    if not is_own(name):
+        return None
+    factory = load_own(name, "model")
+    if not callable(factory):
+        raise UserError(f"{name} is not a function that makes an encoder; check --model package.module:factory")
+    with global_stream(seed, "init-encoder"):
+        encoder = loaded(factory, f"the encoder of {name}")
+    if not isinstance(encoder, nn.Module):
+        raise UserError(f"{name} gives {type(encoder).__name__}, not a torch.nn.Module")
+    return encoder
+
+
 def build_encoder(name: str, shape: tuple[int, ...]) -> Encoder:
     """Build the encoder `name` for inputs of `shape`, (channels, height, width) or (length,).
 
@@ -67,7 +93,7 @@ def build_encoder(name: str, shape: tuple[int, ...]) -> Encoder:
     shape that the model cannot take.
     """
     if name not in _MODELS:
-        raise unknown("model", name, _MODELS)
+        raise unknown("model", name, _MODELS, "package.module:factory of your own")
     if len(shape) not in (1, 3) or min(shape) < 1:
         raise UserError(f"inputs must be (channels, height, width) or (length,), not {shape}")
     size = math.prod(shape) if name == "mlp" else _channels(name, shape)

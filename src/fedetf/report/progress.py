@@ -27,6 +27,15 @@ class LiveProgress(Listener):
             console=console,
         )
 
+    def features_done(self, done: int, total: int) -> None:
+        """A bar of its own, gone when it is done."""
+        if not self._progress.tasks:
+            self._progress.start()
+            self._task = self._progress.add_task("features", total=total, shown="")
+        self._progress.update(self._task, completed=done)
+        if done == total:
+            self._progress.remove_task(self._task)
+
     def started(self, federation: Federation) -> None:
         """Show the bar."""
         self._clients, self._before = len(federation.job.partition), len(federation.personals)
@@ -65,6 +74,11 @@ class PlainProgress(Listener):
 
     def __init__(self, console: Console):
         self._console = console
+        self._said = time.monotonic()
+
+    def features_done(self, done: int, total: int) -> None:
+        """Print how far the features are, if they take long."""
+        self._say_now_and_then(f"features {done}/{total}")
 
     def started(self, federation: Federation) -> None:
         """Remember how much there is to do."""
@@ -105,6 +119,18 @@ class PlainProgress(Listener):
     def _say(self, line: str) -> None:
         self._said = time.monotonic()
         self._console.print(line, highlight=False, soft_wrap=True)
+
+
+class TrialProgress(Listener):
+    """One line for each run of a trial."""
+
+    def __init__(self, console: Console, method: str, seed: int):
+        self._console, self._name = console, f"{method}, seed {seed}"
+
+    def finished(self, outcome: Outcome) -> None:
+        """Print what came of it."""
+        seconds = sum(record.seconds for record in outcome.rounds)
+        self._console.print(f"trial of {self._name}: general {percent(outcome.general)}, {seconds:.0f} s")
 
 
 class LiveGrid(GridProgress):

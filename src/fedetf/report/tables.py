@@ -62,7 +62,9 @@ def partition_table(partition: Partition) -> Table:
         top = [c for c in np.argsort(-counts, kind="stable")[:3] if counts[c]]
         largest = ", ".join(f"{partition.classes[c]}: {counts[c]}" for c in top)
         held = int((counts > 0).sum())
-        rows.append([str(k), str(counts.sum()), str(len(partition.test[k])), f"{held}/{len(counts)}", largest])
+        rows.append(
+            [partition.name(k), str(counts.sum()), str(len(partition.test[k])), f"{held}/{len(counts)}", largest]
+        )
     numbers = ["client", "train", "test", "classes"]
     return plain_table([*numbers, "most of"], rows, right=numbers)
 

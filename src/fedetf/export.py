@@ -1,0 +1,179 @@
+"""Models for use elsewhere: weights as safetensors, ONNX, or a ``torch.export`` program, each with a model card.
+
+The graphs of the last two hold the preprocessing: they take what :class:`fedetf.use.Model` takes.
+"""
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedetf.errors import UserError, unknown
+from fedetf.methods import Method
+from fedetf.runs import make_folder
+from fedetf.state import save_state, write_whole
+from fedetf.use import Model, SavedModel, load, saved_model
+
+INPUT, OUTPUT = "inputs", "probabilities"
+
+About = dict[str, Any]  # what a file says of itself: classes, inputs, settings
+
+
+def export(
+    folder: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    client: int | None = None,
+    *,
+    method: type[Method] | None = None,
+    model: nn.Module | None = None,
+) -> Path:
+    """Write a model of a run folder to a file, and a model card beside it.
+
+    Parameters
+    ----------
+    folder, client, method, model:
+        As for :func:`fedetf.load`.
+    to:
+        A new file. Its ending says what it becomes: ``.safetensors`` (weights, for :func:`fedetf.load`), ``.onnx``
+        (needs the extra ``fedetf[export]``) or ``.pt2`` (for ``torch.export.load``).
+
+    Returns
+    -------
+    The model card, ``to`` with ``.md`` at its end.
+
+    Examples
+    --------
+    >>> import fedetf
+    >>> from fedetf.export import export
+    >>> tmp = getfixture("tmp_path")
+    >>> result = fedetf.run(method="fedavg", clients=3, rounds=1, epochs=1, out=tmp / "run")
+    >>> export(tmp / "run", tmp / "model.safetensors").name
+    'model.safetensors.md'
+    >>> fedetf.load(tmp / "model.safetensors").classes[:3]
+    ['0', '1', '2']
+    """
+    target = Path(to)
+    card = target.with_name(target.name + ".md")
+    if target.suffix not in WRITERS:
+        raise unknown("kind of file", target.suffix or target.name, WRITERS)
+    for path in (target, card):
+        if path.exists():
+            raise UserError(f"{path} exists already and is not overwritten; give another --to, or remove it")
+    file = saved_model(Path(folder), client)
+    ready = load(folder, client, method=method, model=model)
+    result = json.loads((Path(folder) / "result.json").read_text("utf-8"))
+    make_folder(target.parent)
+    settings = file.settings.model_dump(exclude_none=True, exclude={"engine", "measure"})
+    about = {**file.about, "settings": settings, "client": file.client}
+    WRITERS[target.suffix](ready, about, target)
+    write_whole(card, model_card(ready, file, result, target).encode())
+    return card
+
+
+def _safetensors(model: Model, about: About, target: Path) -> None:
+    """The weights, encoder included, with all that :func:`fedetf.load` needs to know."""
+    save_state(model.net.state_dict(), target, about)
+
+
+def _program(model: Model, about: About, target: Path) -> None:
+    """A ``torch.export`` program for batches of any size."""
+    torch.export.save(_traced(model), target, extra_files={"fedetf.json": json.dumps(about)})
+
+
+def _onnx(model: Model, about: About, target: Path) -> None:
+    """An ONNX graph for batches of any size."""
+    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"ONNX needs {' and '.join(missing)}; install them with: pip install 'fedetf[export]'")
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)  # it tells what it does step by step
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations between the libraries' own parts
+            program = torch.onnx.export(
+                _traced(model), input_names=[INPUT], output_names=[OUTPUT], dynamo=True, verbose=False
+            )
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+    assert program is not None
+    program.model.metadata_props["fedetf"] = json.dumps(about)
+    program.save(str(target))
+
+
+def _traced(model: Model) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch", min=1)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of its own internals
+        return torch.export.export(model, (model.inputs.example(2),), dynamic_shapes=({0: batch},))
+
+
+WRITERS: dict[str, Callable[[Model, About, Path], None]] = {
+    ".safetensors": _safetensors,
+    ".onnx": _onnx,
+    ".pt2": _program,
+}
+
+HOW_TO_LOAD = {
+    ".safetensors": """import fedetf
+
+model = fedetf.load("{name}")
+probabilities = model(inputs)  # a torch tensor, as below""",
+    ".onnx": """import onnxruntime
+
+session = onnxruntime.InferenceSession("{name}")
+(probabilities,) = session.run(None, {{"inputs": inputs}})  # a NumPy array, as below""",
+    ".pt2": """import torch
+
+model = torch.export.load("{name}").module()
+probabilities = model(inputs)  # a torch tensor, as below""",
+}
+
+
+def model_card(model: Model, file: SavedModel, result: dict[str, Any], target: Path) -> str:
+    """What a reader of the file must know, as Markdown: origin, accuracy, inputs, classes, how to load it."""
+    settings, shape = file.settings, ", ".join(map(str, model.inputs.shape))
+    held = f"{result['clients']} clients ({settings.data.describe()})"
+    whose = "the global model" if file.client is None else f"the personal model of client {file.client}"
+    kind = "uint8 images, pixels 0 to 255, not normalised" if model.inputs.are_images else "float32 numbers"
+    accuracies = [("general: final global model on the test set", result["general"])]
+    if file.client is not None:
+        accuracies = [("personal: this model on the client's own test split", file.about.get("accuracy"))]
+    rows = "\n".join(f"| {name} | {'-' if value is None else f'{value:.4f}'} |" for name, value in accuracies)
+    return f"""# {settings.method.name} on {settings.data.name}: {whose}
+
+Made by federated learning with fedetf: {held}, {result["rounds"]} rounds, encoder `{settings.model.name}`, seed
+{settings.seed}.
+
+| accuracy | fraction |
+|---|---|
+{rows}
+
+## Load it
+
+```python
+{HOW_TO_LOAD[target.suffix].format(name=target.name)}
+```
+
+- inputs: `[n, {shape}]`, {kind}. The preprocessing is part of the model.
+- outputs: probabilities `[n, {len(model.classes)}]`, in the order of the classes.
+
+## Classes
+
+{", ".join(f"{number}: {name}" for number, name in enumerate(model.classes))}
+
+## Settings
+
+```toml
+{settings.to_toml().strip()}
+```
+"""

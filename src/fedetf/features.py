@@ -1,0 +1,74 @@
+"""A frozen encoder runs once: its features of all samples stand in for the samples, in every round and on every client.
+
+What is left to federate is the head. The encoder then travels nowhere and is in no file of the run: whoever uses the
+model takes it from where it came from, see :func:`with_encoder`.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fedetf.data.samples import Dataset, Samples
+from fedetf.engines.job import Job, placed, preparation
+from fedetf.engines.make import cores, find_device
+from fedetf.federation import cpu_threads
+from fedetf.heads import Net
+from fedetf.state import State
+
+BATCH = 64  # small enough for the images of a large network; the same everywhere, so that all runs get the same bits
+
+Tick = Callable[[int, int], None]  # samples done, samples in all
+
+
+def with_features(job: Job, tick: Tick) -> Job:
+    """The job with the features ``[N, D]`` of its encoder for data, if that is frozen; else the job as it is.
+
+    The authors' code runs frozen encoders in train mode, where BatchNorm makes features depend on the batch; so there
+    they cannot be computed beforehand.
+    """
+    if job.encoder is None or not is_frozen(job.encoder) or job.settings.fidelity == "authors":
+        return job
+    engine, data = job.settings.engine, job.dataset
+    device = find_device(engine.device)
+    encoder = placed(copy.deepcopy(job.encoder), data.shape, device).eval()
+    prepare = preparation(job.settings, encoder, data.shape, device)
+    workers = (engine.workers or cores()) if device.type == "cpu" else 1
+    total, done = len(data.train) + len(data.test), 0
+
+    @torch.no_grad()
+    def encode(x: Tensor) -> Tensor:
+        features: Tensor = encoder(prepare(x.to(device, copy=True)))  # it may work in place
+        return features.cpu()
+
+    def encoded(samples: Samples) -> Samples:
+        nonlocal done
+        parts = []
+        for part in pool.map(encode, samples.x.split(BATCH)):
+            parts.append(part)
+            done += len(part)
+            tick(done, total)
+        return Samples(torch.cat(parts), samples.y)
+
+    # Batches go side by side, each on as many threads as a worker has: however many there are, the bits are the same.
+    with (
+        cpu_threads(engine.threads),
+        ThreadPoolExecutor(workers, "features", torch.set_num_threads, (engine.threads,)) as pool,
+    ):
+        features = Dataset(encoded(data.train), encoded(data.test), data.classes)
+    return replace(job, dataset=features, encoder=nn.Identity())
+
+
+def is_frozen(encoder: nn.Module) -> bool:
+    """Whether an encoder has parameters, but whoever made it froze them all."""
+    parameters = list(encoder.parameters())
+    return bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
+
+
+def with_encoder(net: Net, state: Mapping[str, Tensor]) -> State:
+    """A state for the whole ``net``: a run over features has none of the encoder, which is as its maker made it."""
+    own = {name: tensor for name, tensor in net.state_dict().items() if name.startswith("encoder.")}
+    return {**own, **state} if not any(name.startswith("encoder.") for name in state) else dict(state)

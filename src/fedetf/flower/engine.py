@@ -1,0 +1,195 @@
+"""The engine whose clients are real sites: steps go out as messages; a round goes on without who does not answer."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedetf.engines.base import Engine, Tick
+from fedetf.engines.job import Job
+from fedetf.engines.make import find_device
+from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
+from fedetf.engines.worker import Worker
+from fedetf.errors import RunError
+from fedetf.flower.federate import Federate
+from fedetf.flower.messages import TYPES, Order, misfit, to_arrays, to_records, unpack_answer
+from fedetf.flower.privacy import noised
+from fedetf.flower.states import RoundsOnly
+from fedetf.methods import Scope
+from fedetf.state import State, defect
+
+LOG = logging.getLogger("flwr")
+PAUSE = 1.0  # seconds between two looks at what has arrived
+
+
+@dataclass(frozen=True)
+class Node:
+    """One life of a site's node."""
+
+    id: int
+    since: str
+
+
+class FlowerEngine(Engine):
+    """Clients are Flower nodes, known by the names that their keys were registered with.
+
+    The server trains nobody: it only tests the global model, on a set of its own.
+    """
+
+    def __init__(self, job: Job, federate: Federate, grid: Grid):
+        super().__init__(job, RoundsOnly())
+        self.fewest = federate.min_sites
+        self.measures = bool(federate.test)
+        self.run = ""  # which run it is; see server.RunId
+        self._federate = federate
+        self._grid = grid
+        self._worker = Worker(job, find_device(job.settings.engine.device))
+        self._complete = False  # whether the sites were waited for
+
+    @property
+    def device(self) -> torch.device:
+        """Where the server tests the model."""
+        return self._worker.device
+
+    def close(self) -> None:
+        """Flower ends the connections."""
+
+    def results(self, steps: Sequence[Step], received: State, tick: Tick) -> Iterator[Result]:
+        """Those of the sites, in the order of the steps, when all are there or the time is over."""
+        if not steps:
+            return
+        if steps[0].kind == "evaluate":
+            yield from (self._worker.perform(step, received, {}) for step in steps)
+            return
+        answers = self._ask(steps, received, tick)
+        if steps[0].kind == "train" and self._federate.noise:
+            answers = noised(answers, self._shared(received), self._federate)
+        for step in steps:
+            yield answers[step.client]
+
+    def summarise(self, clients: Sequence[int], received: State) -> Iterator[State]:
+        """What those send who answer."""
+        there = [result for result in super().summarise(clients, received) if isinstance(result, dict)]
+        if len(there) < self.fewest:
+            raise RunError(f"after the last round {len(there)} sites answered, at least {self.fewest} are needed")
+        return iter(there)
+
+    def personalise(self, clients: Sequence[int], received: State) -> Iterator[Personal]:
+        """The accuracies of those who answer; their models stay with them."""
+        return (result for result in super().personalise(clients, received) if isinstance(result, Personal))
+
+    def _ask(self, steps: Sequence[Step], received: State, tick: Tick) -> dict[int, Result]:
+        """Send each step to its site and wait for the answers, client -> what came of it."""
+        nodes = self._connected([step.client for step in steps])
+        ends = time.monotonic() + self._federate.deadline
+        waiting = self._send([step for step in steps if step.client in nodes], nodes, received)
+        answers: dict[int, Result] = {}
+        while waiting and time.monotonic() < ends:
+            for reply in self._grid.pull_messages(list(waiting)):
+                step = waiting.pop(reply.metadata.reply_to_message_id)
+                answers[step.client] = self._read(step, reply)
+                tick()
+            for message in self._lost(waiting, nodes):
+                step = waiting.pop(message)
+                answers[step.client] = self._missing(step, "its node was started anew")
+            if waiting:
+                time.sleep(PAUSE)
+        late = {step.client for step in waiting.values()}
+        for step in steps:
+            if step.client not in answers:
+                why = f"no answer within {self._federate.deadline:g} s" if step.client in late else "not connected"
+                answers[step.client] = self._missing(step, why)
+        return answers
+
+    def _send(self, steps: Sequence[Step], nodes: Mapping[int, Node], received: State) -> dict[str, Step]:
+        """Hand the steps to Flower; the steps that it took, by the names of their messages."""
+        model = to_arrays(received)
+        messages = [
+            Message(
+                to_records(self._order(step), model),
+                dst_node_id=nodes[step.client].id,
+                message_type=TYPES[step.kind],
+                ttl=self._federate.deadline,
+                group_id=str(step.round),
+            )
+            for step in steps
+        ]
+        names = self._grid.push_messages(messages)
+        return {name: step for name, step in zip(names, steps, strict=True) if name}  # none: its node has just left
+
+    def _lost(self, waiting: Mapping[str, Step], nodes: Mapping[int, Node]) -> list[str]:
+        """Messages to nodes that live another life by now: Flower does not send again what the first had received."""
+        now = self._nodes() if waiting else {}
+        sites = self._federate.sites
+        return [
+            message
+            for message, step in waiting.items()
+            if now.get(sites[step.client], nodes[step.client]) != nodes[step.client]
+        ]
+
+    def _order(self, step: Step) -> Order:
+        return Order(self.run, step.client, step.round, self.private.rounds.get(step.client, 0))
+
+    def _read(self, step: Step, reply: Message) -> Result:
+        """What a site's message says. It comes from outside: nothing in it may end the run."""
+        if reply.has_error():
+            return self._missing(step, f"failed: {reply.error.reason}")
+        try:
+            result = unpack_answer(step, reply.content, self.device)
+        except Exception as error:  # whatever a malformed message can do to the code that reads it
+            return self._missing(step, f"its answer cannot be read: {type(error).__name__}")
+        problem = None
+        if isinstance(result, Trained):  # the round loop looks at its values and at the shapes of the model
+            problem = self._problem(result.upload.state)
+        elif isinstance(result, dict):
+            problem = self._problem(result) or defect(result, {})
+        return result if problem is None else self._missing(step, problem)
+
+    def _problem(self, sent: State) -> str | None:
+        """What is wrong with the types of a model and with the statistics beside it."""
+        shared = self._shared(self._worker.net.state_dict())
+        other = next((name for name in shared.keys() & sent.keys() if shared[name].dtype != sent[name].dtype), None)
+        if other is not None:
+            return f"{other} has the type {sent[other].dtype}, not {shared[other].dtype}"
+        extras = {name: tensor for name, tensor in sent.items() if name not in shared}
+        return misfit(extras, len(self.job.dataset.classes), self._worker.features)
+
+    def _shared(self, state: State) -> State:
+        """The part of the net that every site trains and sends."""
+        return self.job.method.scoped(state, Scope.SHARED)
+
+    def _missing(self, step: Step, why: str) -> Missing:
+        LOG.warning("%s (%s): left out: %s", self._federate.sites[step.client], step, why)
+        return Missing(step.client, why)
+
+    def _connected(self, clients: Sequence[int]) -> dict[int, Node]:
+        """The nodes of those sites that are there. At first all are waited for, later only for as many as must be."""
+        ends = time.monotonic() + self._federate.join
+        names = self._federate.sites
+        while True:
+            nodes = self._nodes()
+            there = {client: nodes[names[client]] for client in clients if names[client] in nodes}
+            wanted = min(self.fewest, len(clients)) if self._complete else len(clients)
+            if len(there) >= wanted or time.monotonic() >= ends:
+                break
+            time.sleep(PAUSE)
+        self._complete = True
+        if len(there) < min(self.fewest, len(clients)):
+            away = ", ".join(names[client] for client in clients if client not in there)
+            raise RunError(
+                f"{len(there)} sites are connected, at least {self.fewest} are needed; start the nodes of: {away} "
+                "(keys are registered with: flwr supernode register KEY.pub --name SITE)"
+            )
+        return there
+
+    def _nodes(self) -> dict[str, Node]:
+        """Who is connected, by name."""
+        nodes = [(node.name, Node(node.node_id, node.last_activated_at)) for node in self._grid.get_nodes()]
+        twice = [name for name in self._federate.sites if sum(name == other for other, _ in nodes) > 1]
+        if twice:
+            raise RunError(f"two nodes are registered as {twice[0]!r}; unregister one of them")
+        return dict(nodes)

@@ -1,0 +1,57 @@
+"""How a federation of real sites works: ``[tool.flwr.app.config]`` of the app's pyproject.toml, and the settings."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from fedetf.config import Count, NonNegative, Positive, Section, Settings, resolve, validated
+from fedetf.errors import UserError
+
+
+def _words(value: Any) -> Any:
+    """Flower's settings have no lists: names are separated by commas."""
+    return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+
+
+def _sizes(value: Any) -> Any:
+    return value.lower().split("x") if isinstance(value, str) else value
+
+
+Names = Annotated[list[str], BeforeValidator(_words)]
+
+
+class Federate(Section):
+    """Who takes part, what they agree on, and what the server does."""
+
+    sites: Names = Field(min_length=1)  # as `flwr supernode register --name` calls them; the order gives the numbers
+    classes: Names = Field(min_length=2)  # the order gives the labels
+    shape: Annotated[tuple[Count, Count, Count], BeforeValidator(_sizes)]  # of an image: channels x height x width
+    out: str = Field(min_length=1)  # the run folder, seen from where the SuperLink was started
+    test: str = ""  # the server's own test set: a folder, or the name of the dataset in the settings; "": none
+    min_sites: Count = 1  # fewer sound updates in a round end the run
+    deadline: Positive = 3600.0  # seconds that a round waits for answers
+    join: Positive = 120.0  # seconds that the run waits for sites to connect
+    noise: NonNegative = 0.0  # multiplier of differential privacy's noise; 0: none
+    clip: Positive = 1.0  # with noise: the largest length of a site's update
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5  # with noise: of (epsilon, delta)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Federate":
+        """From Flower's run config, whose names have hyphens."""
+        checked = validated(cls, {key.replace("-", "_"): value for key, value in config.items()})
+        for name in ("sites", "classes"):
+            given = getattr(checked, name)
+            if len(set(given)) < len(given):
+                raise UserError(f"{name} names one twice: {', '.join(given)}")
+        if checked.min_sites > len(checked.sites):
+            raise UserError(f"min-sites = {checked.min_sites}, but there are {len(checked.sites)} sites")
+        return checked
+
+    def settings(self, source: Path) -> Settings:
+        """The settings file of the app, for as many clients as there are sites."""
+        settings = resolve(str(source), {"data.clients": len(self.sites)})
+        if settings.engine.checkpoint != 1:
+            raise UserError("engine.checkpoint must be 1: a site keeps what belongs to the last two rounds, no more")
+        return settings

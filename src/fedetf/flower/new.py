@@ -1,0 +1,33 @@
+"""A new app folder: all that `flwr run` needs, and what server and sites read to get started."""
+
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from fedetf.errors import UserError
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")  # what Flower takes as the name of an app
+
+
+def new_app(folder: Path, sites: Sequence[str]) -> list[Path]:
+    """Write the files of an app for these sites into a new folder; returns their paths."""
+    name = folder.resolve().name
+    if not NAME.fullmatch(name):
+        raise UserError(f"{name!r} cannot be the name of an app; use letters, digits and hyphens, a letter first")
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} exists already and is not overwritten; give another folder")
+    wrong = next((site for site in sites if not NAME.fullmatch(site)), None)
+    if wrong is not None or len(set(sites)) < len(sites) or not sites:
+        raise UserError(f"--sites takes different names of letters, digits and hyphens, not {', '.join(sites)!r}")
+    folder.mkdir(parents=True, exist_ok=True)
+    values = {"@APP@": name, "@SITES@": ", ".join(sites), "@SITE@": sites[0], "@NAMES@": " ".join(sites)}
+    values |= {"@MIN@": str(max(1, len(sites) - 1))}
+    paths = []
+    for source in sorted(resources.files("fedetf").joinpath("flower/template").iterdir(), key=lambda file: file.name):
+        text = source.read_text("utf-8")
+        for mark, value in values.items():
+            text = text.replace(mark, value)
+        paths.append(folder / source.name.removesuffix(".in"))
+        paths[-1].write_text(text, "utf-8")
+    return paths

@@ -1,0 +1,100 @@
+"""Central differential privacy for whole sites: updates are clipped, their mean gets noise, an accountant adds it up.
+
+The server is trusted with the updates; who sees the models it sends out cannot tell whether a site took part.
+"""
+
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, SamplingMethod
+
+from fedetf.engines.steps import Result, Trained
+from fedetf.errors import UserError
+from fedetf.federation import Listener, Round
+from fedetf.flower.federate import Federate
+from fedetf.methods import Method, Server
+from fedetf.state import State, WeightedMean, defect, write_whole
+
+
+def check_method(method: Method) -> None:
+    """Refuse methods that send more than the model: the noise on the model would not cover it."""
+    if type(method).upload is not Method.upload or method.finishes:
+        raise UserError(
+            f"{method.name} sends statistics of classes besides the model, which the noise does not cover; "
+            "set noise = 0, or choose a method that sends the model only: fedavg, fedprox, feddyn, ditto, fedrep, "
+            "fedrod, fedetf"
+        )
+
+
+def noised(answers: Mapping[int, Result], received: State, federate: Federate) -> dict[int, Result]:
+    """Every sound upload replaced by the same thing: the received model and the noised mean of all clipped updates.
+
+    So whatever a method does with them is done with the noised mean alone. Each site counts the same there. Whole
+    numbers (BatchNorm's counters) would tell the size of a site's data: the received ones stay.
+    """
+    sound = {
+        client: result
+        for client, result in answers.items()
+        if isinstance(result, Trained) and defect(result.upload.state, received) is None
+    }
+    if not sound:
+        return dict(answers)
+    mean = WeightedMean()
+    for result in sound.values():
+        mean.add(clipped(result.upload.state, received, federate.clip), 1.0)
+    draw = torch.Generator().manual_seed(secrets.randbits(63))  # nobody may guess it: not from the seed of the run
+    scale = federate.noise * federate.clip / len(sound)
+    private = dict(received)
+    for name, update in mean.result().items():
+        noise = torch.randn(update.shape, generator=draw, dtype=torch.float64).to(update) * scale
+        private[name] = received[name] + update + noise
+        if name.endswith("running_var"):  # a variance is not negative
+            private[name].clamp_(min=0)
+    return {
+        client: replace(result, upload=replace(result.upload, state=dict(private)))
+        if client in sound and isinstance(result, Trained)
+        else result
+        for client, result in answers.items()
+    }
+
+
+def clipped(state: State, received: State, length: float) -> State:
+    """The update that ``state`` is of ``received``, scaled down to at most ``length``; whole numbers have none."""
+    floating = [name for name, tensor in received.items() if tensor.is_floating_point()]
+    update = {name: state[name] - received[name] for name in floating}
+    norm = math.sqrt(sum(float(tensor.double().square().sum()) for tensor in update.values()))
+    return {name: tensor * min(1.0, length / norm) if norm else tensor for name, tensor in update.items()}
+
+
+class PrivacyLedger(Listener):
+    """Writes privacy.json: what all rounds so far cost.
+
+    By Flower's accountant, which is that of dp-accounting. Who is sampled when follows from the settings, which all
+    parties know: so nothing is won by sampling, and every round counts in full.
+    """
+
+    def __init__(self, folder: Path, federate: Federate):
+        self._path, self._federate = folder / "privacy.json", federate
+
+    def round_done(self, record: Round, server: Server) -> None:
+        """Count the round."""
+        asked = self._federate
+        spent = epsilon(asked.noise, asked.delta, len(asked.sites), record.round)
+        content = {"epsilon": spent, "delta": asked.delta, "rounds": record.round}
+        content |= {"noise": asked.noise, "clip": asked.clip}
+        write_whole(self._path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def epsilon(noise: float, delta: float, sites: int, rounds: int) -> float:
+    """What so many noised means reveal of one site at most, as the epsilon that belongs to ``delta``."""
+    from flwr.serverapp import RdpAccountant
+
+    config = PrivacyConfig(delta, sites, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION)
+    accountant = RdpAccountant(config)
+    accountant.compose(GaussianPrivacyEvent(noise, sites, sites), rounds)
+    return accountant.get_epsilon(delta)

@@ -1,0 +1,120 @@
+"""The ServerApp: an ordinary federation whose clients are sites, written to an ordinary run folder."""
+
+import json
+import logging
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedetf.api import execute, go_on
+from fedetf.config import MethodSettings, Settings
+from fedetf.data import Dataset, Partition, Samples, load_dataset, load_share
+from fedetf.engines.job import Job
+from fedetf.errors import RunError, UserError
+from fedetf.federation import Federation, Listener, Outcome, Round
+from fedetf.flower.engine import FlowerEngine
+from fedetf.flower.federate import Federate
+from fedetf.flower.privacy import PrivacyLedger, check_method
+from fedetf.methods import Server, make_method
+from fedetf.state import write_whole
+
+LOG = logging.getLogger("flwr")
+
+
+def server_app(settings: Path) -> ServerApp:
+    """The app that the SuperLink runs; ``settings`` is the TOML file beside the app."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            federate = Federate.of(context.run_config)
+            serve(server_job(federate, federate.settings(settings)), federate, grid)
+        except (UserError, RunError) as error:
+            LOG.error("error: %s", error)
+            raise
+
+    return app
+
+
+def serve(job: Job, federate: Federate, grid: Grid) -> None:
+    """Run the federation, or what is missing of it, if the run folder holds the beginning."""
+    folder = Path(federate.out).expanduser()
+    if (folder / "result.json").is_file():
+        raise UserError(f"the run in {folder} is finished; give another: flwr run . --run-config 'out=\"...\"'")
+    engine = FlowerEngine(job, federate, grid)
+    listeners: list[Listener] = [RunId(folder, federate, engine), RoundLog(federate.sites)]
+    if federate.noise:
+        check_method(job.method)
+        listeners.append(PrivacyLedger(folder, federate))
+    if not (folder / "config.toml").is_file():
+        execute(job, folder, listeners, engine=engine)
+        return
+    if (folder / "config.toml").read_text("utf-8") != job.settings.to_toml():
+        raise UserError(f"the settings are not those that {folder} was begun with; put them back, or give another out")
+    go_on(job, folder, listeners, engine)
+
+
+def server_job(federate: Federate, settings: Settings) -> Job:
+    """The job as the server sees it: a test set, and as many clients as there are sites."""
+    method = make_method(settings.method.model_dump(), settings.fidelity)
+    section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))
+    test = _test_set(federate, settings)
+    dataset = Dataset(test, test, federate.classes, share=True)
+    partition = Partition.of_sites(len(federate.sites), federate.classes)
+    return Job(settings.model_copy(update={"method": section}), method, dataset, partition)
+
+
+def _test_set(federate: Federate, settings: Settings) -> Samples:
+    if not federate.test:  # one blank image, which says what the net must take; it is never looked at
+        return Samples(torch.zeros(1, *federate.shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
+    if federate.test == settings.data.name and not Path(federate.test).is_dir():
+        dataset = load_dataset(settings.data, settings.seed)
+        if dataset.classes != federate.classes or dataset.shape != federate.shape:
+            raise UserError(f"classes and shape in pyproject.toml are not those of {federate.test}")
+        return dataset.test
+    return load_share(Path(federate.test).expanduser(), federate.classes, federate.shape, settings.data)
+
+
+class RunId(Listener):
+    """Gives the run a name that outlives the server, by which sites find what they kept: flower.json."""
+
+    def __init__(self, folder: Path, federate: Federate, engine: FlowerEngine):
+        self._path, self._engine = folder / "flower.json", engine
+        self._agreed = federate.model_dump(include={"sites", "classes", "noise", "clip"})  # not to change on the way
+
+    def started(self, federation: Federation) -> None:
+        """Make the name, or take that of the beginning."""
+        if not self._path.is_file():
+            content = {"run": secrets.token_hex(16), **self._agreed}
+            write_whole(self._path, (json.dumps(content, indent=2) + "\n").encode())
+        known = json.loads(self._path.read_text("utf-8"))
+        for name, value in self._agreed.items():
+            if known[name] != value:
+                raise UserError(f"the run was begun with {name} = {known[name]}; put that back, or give another out")
+        self._engine.run = known["run"]
+
+
+class RoundLog(Listener):
+    """Says in Flower's log what came of each round."""
+
+    def __init__(self, sites: Sequence[str]):
+        self._sites = sites
+
+    def started(self, federation: Federation) -> None:
+        """Say where the run begins."""
+        LOG.info("%d of %d rounds are done", len(federation.records), len(federation.schedule))
+
+    def round_done(self, record: Round, server: Server) -> None:
+        """One line."""
+        out = {**record.refused, **record.missing}
+        took = ", ".join(self._sites[client] for client in record.participants if client not in out)
+        LOG.info("round %d: loss %s, general %s, with %s", record.round, record.loss, record.general, took)
+
+    def finished(self, outcome: Outcome) -> None:
+        """The end."""
+        LOG.info("done: general %s, personal %s", outcome.general, outcome.personal_mean)

@@ -1,0 +1,74 @@
+"""What clients keep between rounds, when they are real sites: it stays there, and the server knows its round."""
+
+from pathlib import Path
+
+from fedetf.engines.private import PrivateStates
+from fedetf.errors import RunError
+from fedetf.state import State, load_checked, save_state
+
+KEPT = 2  # so many accepted states: the server may go back to its last checkpoint but one
+
+
+class RoundsOnly(PrivateStates):
+    """The server's side: of which round a client's private state is, and nothing of its content."""
+
+    def __init__(self) -> None:
+        self.rounds: dict[int, int] = {}
+
+    def load(self, client: int) -> State:
+        """It is not here."""
+        return {}
+
+    def keep(self, client: int, round: int, state: State) -> None:
+        """The client's update of ``round`` was folded in: what it kept then counts from now on."""
+        self.rounds[client] = round
+
+    def sync(self) -> None:
+        """A site has written its state before it answers."""
+
+    def checkpoint_written(self) -> None:
+        """A site clears up by itself."""
+
+    def check(self, rounds: object) -> None:
+        """A site checks its own."""
+
+    def remove_others(self, needed: object) -> None:
+        """A site clears up by itself."""
+
+
+class KeptStates:
+    """A site's side: one file a round, that counts only when the server says that it accepted that round.
+
+    So a crash, a lost answer or a refused update leaves the site where the server believes it to be.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def load(self, accepted: int, needed: bool) -> State:
+        """What was kept in the round ``accepted``; if the method keeps something, it must be there."""
+        path = self._path(accepted)
+        if accepted == 0 or (not needed and not path.is_file()):
+            return {}
+        try:
+            return load_checked(path)[1]
+        except Exception as error:  # absent, or whatever a damaged file can do to the libraries that read it
+            raise RunError(
+                f"the private state of round {accepted} cannot be read ({error}); bring {path} back, or begin a new run"
+            ) from error
+
+    def write(self, round: int, state: State) -> None:
+        """Keep ``state`` until it is known whether it counts."""
+        if state:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save_state(state, self._path(round), {"round": round})
+
+    def settle(self, accepted: int) -> None:
+        """Remove what was not accepted, and what is older than the last two that were."""
+        paths = sorted(self.folder.glob("round-*.safetensors"), reverse=True)
+        counting = [path for path in paths if path <= self._path(accepted)]
+        for path in set(paths) - set(counting[:KEPT]):
+            path.unlink()
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"round-{round:05d}.safetensors"

@@ -1,0 +1,79 @@
+"""The user's own code, named in the settings: ``FILE.py:NAME``, or ``package.module:NAME`` of what can be imported."""
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from fedetf.errors import UserError
+
+
+def is_own(name: str) -> bool:
+    """Whether a name says where code of the user's own is."""
+    return ":" in name
+
+
+@cache  # one version of the code for a whole comparison
+def load_own(name: str, kind: str) -> Any:
+    """What ``FILE.py:NAME`` or ``package.module:NAME`` names; ``kind``, "method" or "model", is the flag for it."""
+    place, _, attribute = name.rpartition(":")
+    module = _from_file(Path(place), attribute, kind) if place.endswith(".py") else _imported(place, kind)
+    if not hasattr(module, attribute):
+        raise UserError(f"there is no {attribute!r} in {place}; check --{kind} {name}")
+    return getattr(module, attribute)
+
+
+def source_file(name: str) -> Path | None:
+    """The file that holds the code, if it is one."""
+    place, _, _ = name.rpartition(":")
+    if place.endswith(".py"):
+        return Path(place)
+    _import_from_here()
+    try:
+        spec = find_spec(place)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+
+
+def loaded(load: Callable[[], Any], what: str) -> Any:
+    """``load()``; whatever the user's code raises comes out as one line."""
+    try:
+        return load()
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise UserError(f"{what} cannot be imported: {reason}") from error
+
+
+def _from_file(path: Path, attribute: str, kind: str) -> ModuleType:
+    if not path.is_file():
+        raise UserError(f"no file {str(path)!r} to take the {kind} {attribute!r} from; check --{kind} FILE.py:NAME")
+    spec = spec_from_file_location(f"fedetf_own_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{str(path)!r} is not a Python file; give --{kind} FILE.py:NAME")
+    module = sys.modules[spec.name] = module_from_spec(spec)  # known by name, so that its classes can be pickled
+    cloudpickle.register_pickle_by_value(module)  # a worker gets the code itself: it could not import the file
+    loader = spec.loader
+    loaded(lambda: loader.exec_module(module), str(path))
+    return module
+
+
+def _imported(place: str, kind: str) -> ModuleType:
+    if not place or not all(part.isidentifier() for part in place.split(".")):
+        raise UserError(f"{place!r} is neither a file FILE.py nor a module; check --{kind} package.module:NAME")
+    _import_from_here()
+    module: ModuleType = loaded(lambda: import_module(place), place)
+    return module
+
+
+def _import_from_here() -> None:
+    """Let modules of the current folder be found, as ``python -m`` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)

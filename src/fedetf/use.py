@@ -1,0 +1,198 @@
+"""A trained model in use: ``fedetf.load`` gives one that takes raw inputs and answers with probabilities."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedetf.config import Settings, resolve, validated
+from fedetf.data.decode import picture_pixels
+from fedetf.engines.job import Prepare, build_net, preparation
+from fedetf.errors import UserError
+from fedetf.features import with_encoder
+from fedetf.heads import Net
+from fedetf.methods import Method, find_method, is_method, make_method
+from fedetf.models import is_model, own_encoder
+from fedetf.state import State, load_checked
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model takes: images ``(channels, height, width)`` of uint8, or other shapes of float32."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def are_images(self) -> bool:
+        """Whether files of images can be read for it."""
+        return self.dtype == torch.uint8
+
+    def example(self, count: int = 2) -> Tensor:
+        """Zeros of that kind."""
+        return torch.zeros(count, *self.shape, dtype=self.dtype)
+
+
+class Model(nn.Module):
+    """A trained model with its preprocessing: raw inputs in, probabilities out.
+
+    Called with a batch as the data pipeline stores it, uint8 images ``[n, channels, height, width]`` or float32
+    ``[n, …]``, it gives probabilities ``[n, classes]``; :meth:`logits` gives what is before the softmax. It is in eval
+    mode, and an ordinary module: ``model.to("cuda")`` works.
+    """
+
+    def __init__(self, net: Net, method: Method, personal: bool, prepare: Prepare, inputs: Inputs, classes: list[str]):
+        super().__init__()
+        self.net = net
+        self.prepare = prepare
+        self.inputs = inputs
+        self.classes = classes
+        self._method = method
+        self._personal = personal
+        self.eval()
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits ``[n, classes]`` of raw inputs."""
+        if tuple(x.shape[1:]) != self.inputs.shape or x.dtype != self.inputs.dtype:
+            wanted = f"[n, {', '.join(map(str, self.inputs.shape))}] {self.inputs.dtype}"
+            raise UserError(f"the model takes raw inputs {wanted}, not {list(x.shape)} {x.dtype}")
+        return self._method.logits(self.net, self.net.encoder(self.prepare(x)), self._personal)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Probabilities ``[n, classes]`` of raw inputs."""
+        return self.logits(x).softmax(dim=1)
+
+
+def load(
+    path: str | os.PathLike[str],
+    client: int | None = None,
+    *,
+    method: type[Method] | None = None,
+    model: nn.Module | None = None,
+) -> Model:
+    """The global model of a run folder, or a client's personal one, ready to call.
+
+    Parameters
+    ----------
+    path:
+        The folder of a run that is done, or a ``.safetensors`` file that ``fedetf export`` wrote.
+    client:
+        Whose personal model; None for the global one.
+    method:
+        The same class that the run was given in Python, if it was given one: files hold no code.
+    model:
+        Likewise the same encoder.
+
+    Returns
+    -------
+    A :class:`fedetf.use.Model`: uint8 images ``[n, channels, height, width]`` (or float32 ``[n, …]``) to probabilities
+    ``[n, classes]``. ``model.classes`` are the names of the classes.
+
+    Examples
+    --------
+    >>> import fedetf, torch
+    >>> folder = getfixture("tmp_path") / "run"
+    >>> result = fedetf.run(clients=3, rounds=1, epochs=1, out=folder, settings={"personal.rounds": 1})
+    >>> model = fedetf.load(folder, client=2)
+    >>> with torch.no_grad():
+    ...     probabilities = model(result.job.dataset.test.x[:5])  # uint8 images [5, 1, 8, 8]
+    >>> probabilities.shape, model.classes[0]
+    (torch.Size([5, 10]), '0')
+    """
+    file = saved_model(Path(path), client)
+    settings = file.settings
+    found = method or (find_method(settings.method.name) if is_method(settings.method.name) else None)
+    if found is None or (model is None and not is_model(settings.model.name)):
+        missing = "method" if found is None else "model"
+        raise UserError(f"{path} was given its {missing} in Python; load it with fedetf.load(path, {missing}=...)")
+    if file.client is None and not found.has_global:
+        raise UserError(f"{settings.method.name} has no global model; choose a client's, with --client K (client=K)")
+    built = make_method(settings.method.model_dump(), settings.fidelity, found if method else None)
+    inputs = Inputs(tuple(file.about["shape"]), getattr(torch, file.about["dtype"]))
+    encoder = model if model is not None else own_encoder(settings.model.name, settings.seed)
+    classes: list[str] = file.about["classes"]
+    net = build_net(settings, built, inputs.example(), len(classes), encoder)
+    try:
+        net.load_state_dict(with_encoder(net, file.state))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split("\n")[1:2]).strip()
+        raise UserError(f"{file.path} does not fit the encoder {settings.model.name}: {reason}") from None
+    prepare = preparation(settings, net.encoder, inputs.shape, torch.device("cpu"))
+    return Model(net, built, file.client is not None, prepare, inputs, classes)
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model's file, and the settings of the run that it is from."""
+
+    path: Path
+    settings: Settings
+    about: Mapping[str, Any]
+    state: State
+    client: int | None
+
+
+def saved_model(path: Path, client: int | None) -> SavedModel:
+    """The model's file in a run folder, or an exported file, which carries its settings."""
+    if path.is_file():
+        about, state = _read(path)
+        if "settings" not in about:
+            raise UserError(f"{path} is a file of a run; give the folder of the run")
+        if client is not None:
+            raise UserError(f"{path} holds one model; leave the client out")
+        return SavedModel(path, validated(Settings, about["settings"]), about, state, about["client"])
+    config = path / "config.toml"
+    if not config.is_file():
+        raise UserError(f"{path} is no run folder: there is no config.toml in it")
+    if not (path / "result.json").is_file():
+        raise UserError(f"the run in {path} is not done; finish it with: fedetf resume {path}")
+    file = path / "model.safetensors"
+    if client is not None:
+        file = path / "personal" / f"{client}.safetensors"
+        if not file.is_file():
+            raise UserError(_no_client(path, client))
+    return SavedModel(file, resolve(str(config)), *_read(file), client)
+
+
+def _no_client(path: Path, client: int) -> str:
+    if not (path / "personal").is_dir():
+        return f"{path} has no personal models; leave the client out"
+    clients = json.loads((path / "result.json").read_text("utf-8"))["clients"]
+    return f"{path} has no client {client}; clients are 0 to {clients - 1}"
+
+
+def _read(path: Path) -> tuple[dict[str, Any], State]:
+    try:
+        about, state = load_checked(path)
+    except Exception as error:  # whatever a file of another kind can do to the library that reads it
+        reason = str(error).split("\n")[0]
+        raise UserError(f"cannot read the model {path} ({reason}); make it again") from None
+    if "shape" not in about:
+        raise UserError(f"{path} was written by an older fedetf and does not say what it takes; run it again")
+    return about, state
+
+
+def read_images(paths: Sequence[Path], inputs: Inputs) -> Tensor:
+    """Files of images as the model takes them, ``[n, channels, height, width]``; other sizes are resized.
+
+    Grey images become colour for a model of colour images, as in training. The other way round something would be
+    lost, so it is an error.
+    """
+    if not inputs.are_images or len(inputs.shape) != 3:
+        raise UserError(f"the model takes numbers of shape {inputs.shape}, not images; use fedetf.load in Python")
+    channels, height, width = inputs.shape
+    blocks = []
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"no file {str(path)!r}; give files of images")
+        pixels = picture_pixels(path, (width, height), str(path))
+        if pixels.shape[2] > channels:
+            raise UserError(f"{path} is in colour, but the model was trained on grey images; convert it to grey")
+        blocks.append(np.repeat(pixels, channels, axis=2) if pixels.shape[2] < channels else pixels)
+    return torch.from_numpy(np.stack(blocks)).permute(0, 3, 1, 2)

@@ -1,0 +1,334 @@
+"""The Flower apps give the serial simulator's bits, send no more than the method's upload, and survive bad sites."""
+
+import functools
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from PIL import Image
+from sites import SITES, Wire, assert_same_model, make_app
+
+import fedetf
+from fedetf.api import prepare
+from fedetf.config import resolve
+from fedetf.data import load
+from fedetf.errors import RunError, UserError
+from fedetf.federation import Federation
+from fedetf.methods import METHODS, Scope
+from fedetf.state import load_state, save_state
+
+TRAINED = {"samples", "loss", "images"}
+EXTRAS = {  # what a method sends each round beside or instead of the shared model, and once more after the last
+    "fednh": ({"classes", "counts", "means"}, set()),
+    "fedproto": ({"classes", "prototypes"}, set()),
+    "ccvr": (set(), {"classes", "counts", "means", "covariances"}),
+}
+
+
+DIGITS = functools.cache(load._digits)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pauses, and the digits are read once: every step of a site reads its data, as in a process of its own."""
+    monkeypatch.setattr("fedetf.flower.engine.PAUSE", 0.0)
+    monkeypatch.setattr(load, "_digits", DIGITS)
+
+
+def quick(tmp_path: Path, method: str = "feddyn", rounds: int = 2, **config: object) -> Wire:
+    """A federation of small perceptrons, without the personal stage."""
+    app = tmp_path / "app"
+    if not app.exists():
+        make_app(app, method, rounds, model="mlp", limit=60, more="")
+        settings = (app / "settings.toml").read_text().replace("[personal]\n", "[personal]\nenabled = false\n")
+        (app / "settings.toml").write_text(settings)
+    return Wire(app, tmp_path / "kept", **{"out": str(tmp_path / "run"), "min-sites": 1, **config})
+
+
+def assert_ends_as_with(tmp_path: Path, schedule: list[list[int]]) -> None:
+    """The run ended as the serial simulator does with these participants."""
+    settings = resolve(str(tmp_path / "app" / "settings.toml"), {"data.clients": 3, "engine.name": "serial"})
+    (tmp_path / "expected").mkdir()
+    model = Federation(prepare(settings), schedule).run().model
+    save_state(model, tmp_path / "expected" / "model.safetensors", {})
+    assert_same_model(tmp_path / "run", tmp_path / "expected")
+
+
+def records(tmp_path: Path) -> list[dict[str, dict[str, str]]]:
+    return [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sites_give_the_simulators_bits_and_send_what_the_table_says(method: str, tmp_path: Path) -> None:
+    app = make_app(tmp_path / "app", method)
+    wire = Wire(app, tmp_path / "kept", out=str(tmp_path / "run"))
+    wire.run_server()
+    expected = fedetf.run(str(app / "settings.toml"), clients=3, engine="serial", out=tmp_path / "simulated")
+    assert_same_model(tmp_path / "run", tmp_path / "simulated")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    for name in ("general", "general_last5", "personal", "personal_per_client", "personal_curve", "bytes_up"):
+        assert result[name] == expected.summary[name], name
+
+    net = expected.job.build_net().state_dict()
+    shared = expected.job.method.scoped(net, Scope.SHARED).keys()
+    each_round, at_the_end = EXTRAS.get(method, (set(), set()))
+    seen = set()
+    for answer in wire.answers:
+        kind, content = answer.metadata.message_type, answer.content
+        arrays = {name: set(record) for name, record in content.array_records.items()}
+        metrics = {name: set(record) for name, record in content.metric_records.items()}
+        assert not content.config_records
+        seen.add(kind)
+        if kind == "train":
+            assert arrays == {"upload": shared | each_round}
+            assert metrics == {"metrics": TRAINED}
+        elif kind == "query.summarise":
+            assert (arrays, metrics) == ({"summary": at_the_end}, {})
+        else:
+            assert arrays == {}
+            assert metrics["metrics"] <= {"accuracy", "curve", "epochs"}
+    assert seen == {"train", "query.personalise", *(["query.summarise"] if at_the_end else [])}
+    for k, site in enumerate(SITES):  # the personal model is at the site, and is the simulator's
+        kept = next((tmp_path / "kept" / site).rglob("personal.safetensors"))
+        model = load_state(tmp_path / "simulated" / "personal" / f"{k}.safetensors")
+        assert all(torch.equal(tensor, model[name]) for name, tensor in load_state(kept).items())
+    assert not (tmp_path / "run" / "personal").exists()
+
+
+def test_the_privacy_table_of_the_docs_is_what_the_test_above_saw() -> None:
+    table = (Path(__file__).parent.parent / "docs" / "deploy.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| (\w+) \| (.*) \|$", table, re.MULTILINE))
+    for method in METHODS:
+        _, statistics, at_the_end, _ = rows[method].split(" | ")
+        documented = tuple(set(re.findall(r"`(\w+)`", cell)) for cell in (statistics, at_the_end))
+        assert documented == EXTRAS.get(method, (set(), set())), method
+
+
+def test_an_answer_lost_after_the_site_wrote_its_state_applies_the_dual_once(tmp_path: Path) -> None:
+    wire = quick(tmp_path, rounds=3, deadline=0.5)
+
+    def lose(request: Message, answer: Message) -> Message | None:
+        lost = request.metadata.group_id == "2" and request.metadata.dst_node_id == 102
+        return None if lost else answer
+
+    wire.spoil = lose
+    wire.run_server()
+    assert records(tmp_path)[1]["missing"] == {"2": "no answer within 0.5 s"}
+    assert_ends_as_with(tmp_path, [[0, 1, 2], [0, 1], [0, 1, 2]])
+    kept = sorted(path.name for path in (tmp_path / "kept" / "rome").rglob("round-*"))
+    assert kept == ["round-00001.safetensors", "round-00003.safetensors"]
+
+
+def test_a_node_that_was_started_anew_is_not_waited_for(tmp_path: Path) -> None:
+    wire = quick(tmp_path, rounds=2)
+
+    def die(request: Message, answer: Message) -> Message | None:
+        if request.metadata.group_id == "1" and request.metadata.dst_node_id == 102:
+            wire.lives["rome"] += 1
+            return None
+        return answer
+
+    wire.spoil = die
+    wire.run_server()
+    assert records(tmp_path)[0]["missing"] == {"2": "its node was started anew"}
+    assert_ends_as_with(tmp_path, [[0, 1], [0, 1, 2]])
+
+
+def spoilt_model(answer: Message, name: str, tensor: torch.Tensor) -> Message:
+    answer.content.array_records["upload"][name] = Array(tensor.numpy())
+    return answer
+
+
+def no_metrics(answer: Message) -> Message:
+    answer.content["metrics"] = MetricRecord({"samples": 3.5, "loss": 0.0, "images": 1})
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("spoil", "where", "why"),
+    [
+        (lambda a: spoilt_model(a, "head.bias", torch.full((10,), math.nan)), "refused", "holds NaN"),
+        (lambda a: spoilt_model(a, "head.bias", torch.zeros(9)), "refused", "has shape"),
+        (lambda a: spoilt_model(a, "head.bias", torch.zeros(10).double()), "missing", "has the type torch.float64"),
+        (lambda a: spoilt_model(a, "more", torch.zeros(9)), "missing", "do not say which classes"),
+        (no_metrics, "missing", "its answer cannot be read: ValueError"),
+    ],
+)
+def test_a_spoilt_update_is_left_out_and_its_dual_does_not_count(
+    spoil: object, where: str, why: str, tmp_path: Path
+) -> None:
+    wire = quick(tmp_path, rounds=3)
+    wire.spoil = lambda request, answer: (
+        spoil(answer) if (request.metadata.group_id, request.metadata.dst_node_id) == ("2", 101) else answer
+    )
+    wire.run_server()
+    assert why in records(tmp_path)[1][where]["1"]
+    assert_ends_as_with(tmp_path, [[0, 1, 2], [0, 2], [0, 1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "why"),
+    [
+        ("classes", torch.tensor([12]), "none of 0 to 9"),
+        ("classes", torch.tensor([[1]]), "do not say which classes"),
+        ("prototypes", torch.zeros(3, 2), "prototypes has the shape"),
+    ],
+)
+def test_prototypes_that_do_not_fit_are_left_out(name: str, tensor: torch.Tensor, why: str, tmp_path: Path) -> None:
+    wire = quick(tmp_path, "fedproto", rounds=1)
+    wire.spoil = lambda request, answer: (
+        spoilt_model(answer, name, tensor) if request.metadata.dst_node_id == 101 else answer
+    )
+    wire.run_server()
+    assert why in records(tmp_path)[0]["missing"]["1"]
+
+
+def test_who_is_not_connected_is_left_out_and_too_few_end_the_run(tmp_path: Path) -> None:
+    wire = quick(tmp_path, rounds=1, join=0.01)
+    wire.away = lambda name: name == "paris"
+    wire.run_server()
+    assert records(tmp_path)[0]["missing"] == {"1": "not connected"}
+    assert_ends_as_with(tmp_path, [[0, 2]])
+    alone = quick(tmp_path, join=0.01, out=str(tmp_path / "second"), **{"min-sites": 3})
+    alone.away = wire.away
+    with pytest.raises(RunError, match="2 sites are connected, at least 3 are needed; start the nodes of: paris"):
+        alone.run_server()
+
+
+def test_too_few_sound_updates_end_the_run_before_the_model_changes(tmp_path: Path) -> None:
+    wire = quick(tmp_path, rounds=3, **{"min-sites": 3})
+    wire.spoil = lambda request, answer: (
+        spoilt_model(answer, "head.bias", torch.zeros(9)) if request.metadata.group_id == "2" else answer
+    )
+    with pytest.raises(RunError, match=r"round 2: every update was refused \(client 0: head.bias has shape"):
+        wire.run_server()
+    assert len(records(tmp_path)) == 1
+    quick(tmp_path).run_server()  # the sites go back to what belongs to round 1
+    assert_ends_as_with(tmp_path, [[0, 1, 2]] * 3)
+
+
+def die_in_round(number: str, tmp_path: Path, rounds: int) -> None:
+    wire = quick(tmp_path, rounds=rounds)
+
+    def die(request: Message, answer: Message) -> Message:
+        if request.metadata.group_id == number:
+            raise ConnectionError("the SuperLink is gone")
+        return answer
+
+    wire.spoil = die
+    with pytest.raises(ConnectionError):
+        wire.run_server()
+
+
+def test_a_server_that_died_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    die_in_round("3", tmp_path, rounds=4)
+    quick(tmp_path).run_server()
+    assert_ends_as_with(tmp_path, [[0, 1, 2]] * 4)
+    with pytest.raises(UserError, match="is finished; give another"):
+        quick(tmp_path).run_server()
+
+
+def test_sites_can_go_back_to_the_last_checkpoint_but_one(tmp_path: Path) -> None:
+    die_in_round("3", tmp_path, rounds=3)
+    (tmp_path / "run" / "checkpoints" / "round-00002.safetensors").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="is damaged"):
+        quick(tmp_path).run_server()
+    assert_ends_as_with(tmp_path, [[0, 1, 2]] * 3)
+
+
+def test_another_setting_or_order_of_sites_is_not_the_same_run(tmp_path: Path) -> None:
+    die_in_round("2", tmp_path, rounds=3)
+    with pytest.raises(UserError, match=r"the run was begun with sites = \['berlin', 'paris', 'rome'\]"):
+        quick(tmp_path, sites="paris, berlin, rome").run_server()
+    with pytest.raises(UserError, match=r"the run was begun with noise = 0\.0"):
+        quick(tmp_path, noise=1.0).run_server()
+    settings = tmp_path / "app" / "settings.toml"
+    settings.write_text(settings.read_text().replace("lr = 0.05", "lr = 0.06"))
+    with pytest.raises(UserError, match="the settings are not those that"):
+        quick(tmp_path).run_server()
+
+
+def test_a_site_that_lost_its_state_takes_no_further_part(tmp_path: Path) -> None:
+    wire = quick(tmp_path, rounds=2)
+
+    def wipe(request: Message, answer: Message) -> Message:
+        if request.metadata.group_id == "1":
+            for path in (tmp_path / "kept" / "rome").rglob("*.safetensors"):
+                path.unlink()
+        return answer
+
+    wire.spoil = wipe
+    wire.run_server()
+    assert list(records(tmp_path)[1]["missing"]) == ["2"]
+
+
+def test_an_error_at_a_site_says_nothing_of_its_data(tmp_path: Path) -> None:
+    secret = tmp_path / "data" / "3" / "patient-smith.png"
+    secret.parent.mkdir(parents=True)
+    secret.write_bytes(b"no image")
+    wire = quick(tmp_path, rounds=1)
+    wire.nodes[102]["data"] = str(tmp_path / "data")
+    wire.run_server()
+    (failed,) = (answer for answer in wire.answers if answer.has_error())
+    assert failed.error.reason == "the step failed; the log of the site says why"
+    assert not failed.has_content()
+    assert "smith" not in (tmp_path / "run" / "rounds.jsonl").read_text()
+
+
+def test_a_server_without_a_test_set_measures_nothing_and_a_site_may_hold_one_class(tmp_path: Path) -> None:
+    for k in range(8):
+        path = tmp_path / "data" / "3" / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 30 * k).save(path)
+    wire = quick(tmp_path, "ccvr", rounds=1, test="")
+    wire.nodes[102]["data"] = str(tmp_path / "data")
+    with pytest.warns(UserWarning, match="nobody holds the classes"):
+        wire.run_server()
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["general"], result["missing_updates"], result["epochs_train"]) == (None, 0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"min-sites": 4}, "min-sites = 4, but there are 3 sites"),
+        ({"sites": "berlin, berlin"}, "sites names one twice"),
+        ({"shape": "8x8"}, "shape"),
+        ({"dead-line": 3}, "unknown setting 'dead_line'; did you mean 'deadline'"),
+        ({"classes": "0, 1"}, "classes and shape in pyproject.toml are not those of digits"),
+    ],
+)
+def test_settings_that_cannot_be(config: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        quick(tmp_path, **config).run_server()
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_nodes_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = quick(tmp_path)
+    nodes = list(wire.get_nodes())
+    monkeypatch.setattr(wire, "get_nodes", lambda: [*nodes, nodes[0]])
+    with pytest.raises(RunError, match="two nodes are registered as 'rome'"):
+        wire.run_server()
+
+
+def test_arrays_keep_their_bits_and_shapes() -> None:
+    from fedetf.flower.messages import to_arrays, to_state
+
+    state = {
+        "scalar": torch.tensor(3.25),
+        "count": torch.tensor(7),
+        "known": torch.tensor([True, False]),
+        "image": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "wide": torch.randn(3, dtype=torch.float64),
+    }
+    again = to_state(to_arrays(state))
+    assert isinstance(to_arrays(state), ArrayRecord)
+    for name, tensor in state.items():
+        assert again[name].dtype == tensor.dtype
+        assert again[name].shape == tensor.shape
+        assert torch.equal(again[name], tensor)

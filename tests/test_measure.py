@@ -84,7 +84,9 @@ def test_an_exact_etf_has_no_nc2_error(move: str) -> None:
 
 
 def test_nc2_of_known_directions() -> None:
-    assert measured(*at_means(torch.eye(3)))["nc2"] == pytest.approx(0, abs=1e-12)
+    basis = measured(*at_means(torch.eye(3)))
+    assert basis["nc2"] == pytest.approx(0, abs=1e-12)
+    assert basis["nc2_uncentred"] == pytest.approx(0.25)
     means = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     assert measured(*at_means(means))["nc2"] == pytest.approx(0.0525148, abs=1e-6)
 
@@ -140,6 +142,8 @@ def agreement(classes: int, *clients: tuple[dict[int, list[float]], list[list[fl
     consistency = Consistency(classes, [], {})
     for held, W in clients:
         prototypes = {"classes": torch.tensor(list(held)), "means": torch.tensor(list(held.values()))} if held else {}
+        if held:
+            prototypes["raw"] = 1 + prototypes["means"].abs()
         consistency.add({}, prototypes, torch.tensor(W))
     return consistency.values()
 
@@ -150,6 +154,16 @@ def test_prototypes_are_compared_over_those_who_hold_the_class() -> None:
     assert values["prototype_consistency"] == pytest.approx(0)
     same = agreement(2, ({0: [1.0, 1.0], 1: [1.0, 0.0]}, W), ({0: [2.0, 2.0], 1: [3.0, 0.0]}, W))
     assert same["prototype_consistency"] == pytest.approx(1)
+    assert same["prototype_consistency_raw"] == pytest.approx((1 + 9 / math.sqrt(5 * 17)) / 2)  # (2,1) and (4,1)
+
+
+def test_centring_takes_away_what_all_classes_of_a_client_share() -> None:
+    W = [[1.0, 0.0], [0.0, 1.0]]
+    shifted = agreement(2, ({0: [11.0, 10.0], 1: [10.0, 11.0]}, W), ({0: [10.0, 11.0], 1: [11.0, 10.0]}, W))
+    assert shifted["prototype_consistency"] > 0.99
+    assert shifted["prototype_consistency_centred"] == pytest.approx(-1)
+    one_class = agreement(2, ({0: [1.0, 0.0]}, W), ({0: [1.0, 0.0]}, W))
+    assert math.isnan(one_class["prototype_consistency_centred"])
     assert math.isnan(agreement(2, ({0: [1.0, 0.0]}, W), ({1: [1.0, 0.0]}, W))["prototype_consistency"])
 
 

@@ -31,7 +31,7 @@ class Trained:
 
     upload: Upload
     private: State
-    prototypes: State = field(default_factory=dict)  # where measured: the ``classes`` it holds, and their ``means``
+    prototypes: State = field(default_factory=dict)  # where measured, see measure.Consistency
 
 
 @dataclass

@@ -89,8 +89,11 @@ class Worker:
         if not measure.collapse or not measure.due(client.round, self.job.settings.train.rounds):
             return {}
         with torch.no_grad():
-            means = {c: self.job.method.embed(self.net, h).mean(dim=0) for c, h in client.class_features()}
-        return {"classes": torch.tensor(list(means)), "means": torch.stack(list(means.values()))} if means else {}
+            held = [(c, self.job.method.embed(self.net, h).mean(0), h.mean(0)) for c, h in client.class_features()]
+        if not held:
+            return {}
+        classes, means, raw = zip(*held, strict=True)
+        return {"classes": torch.tensor(classes), "means": torch.stack(means), "raw": torch.stack(raw)}
 
     def summarise(self, client_id: int, received: State, private: State) -> State:
         """What a client sends once more after the last round."""

@@ -55,6 +55,7 @@ def collapse(statistics: Statistics, classifier: Tensor | None) -> dict[str, flo
     values = _nc1(within, centred, singletons=bool((n <= 1).all()))
     values["nc1_cos"] = _nc1_cos(means, statistics["unit_sum"][present], n)
     values |= _nc2(centred)
+    values["nc2_uncentred"] = _distance_from_etf(means)
     return values | _nc3(centred, None if classifier is None else classifier.detach().to("cpu", torch.float64), present)
 
 
@@ -89,19 +90,27 @@ def _nc1_cos(means: Tensor, unit_sums: Tensor, n: Tensor) -> float:
 
 
 def _nc2(centred: Tensor) -> dict[str, float]:
-    """How far the cosines of the centred class means are from −1/(C'−1), mean square (Fig. 5b); lower is more collapse.
+    """How far the centred class means are from an ETF; lower is more collapse.
 
-    ``nc2_norm`` is the other half of an ETF, equal lengths: their standard deviation by their mean.
+    ``nc2`` looks at their angles, ``nc2_norm`` at their lengths: standard deviation by mean. Figure 5b of the paper
+    takes the angles of means that are not centred (``nc2_uncentred``); features that are never negative cannot bring
+    that to 0.
     """
     lengths = torch.linalg.vector_norm(centred, dim=1)
     mean = float(lengths.mean()) if len(lengths) else 0.0
     norm = float(lengths.std(correction=0)) / mean if mean >= EPS else torch.nan
-    directions = centred[lengths >= EPS] / lengths[lengths >= EPS, None]
+    return {"nc2": _distance_from_etf(centred), "nc2_norm": norm}
+
+
+def _distance_from_etf(vectors: Tensor) -> float:
+    """Mean square of cos + 1/(C'−1) over pairs of vectors ``[C', d]``; those without a direction are left out."""
+    lengths = torch.linalg.vector_norm(vectors, dim=1)
+    directions = vectors[lengths >= EPS] / lengths[lengths >= EPS, None]
     classes = len(directions)
     if classes < 2:
-        return {"nc2": torch.nan, "nc2_norm": norm}
+        return torch.nan
     cosines = (directions @ directions.T)[~torch.eye(classes, dtype=torch.bool)]
-    return {"nc2": float((cosines + 1 / (classes - 1)).square().mean()), "nc2_norm": norm}
+    return float((cosines + 1 / (classes - 1)).square().mean())
 
 
 def _nc3(centred: Tensor, classifier: Tensor | None, present: Tensor) -> dict[str, float]:

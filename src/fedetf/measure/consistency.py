@@ -11,7 +11,9 @@ from fedetf.measure.cosines import EPS, Cosines
 class Consistency:
     """Takes in one client of a round after the other; all values are mean cosines of pairs of clients but ``drift``.
 
-    - ``prototype_consistency``: of the class means of features, class by class, over those who hold the class.
+    - ``prototype_consistency``: of the class means of features, class by class, over those who hold the class. Features
+      that are never negative, such as h, have large cosines whatever they are: ``prototype_consistency_centred`` takes
+      the class means of each client less their mean, ``prototype_consistency_raw`` takes h for every method.
     - ``classifier_consistency``: of the class vectors of the heads, class by class; ``classifier_consistency_flat``
       of the heads as one vector each.
     - ``model_consistency``: of the encoders' trained tensors; ``update_consistency`` of what local training added.
@@ -29,7 +31,7 @@ class Consistency:
     """
 
     def __init__(self, classes: int, encoder: Sequence[str], received: Mapping[str, Tensor]):
-        self._prototypes = Cosines(classes)
+        self._prototypes, self._centred, self._raw = Cosines(classes), Cosines(classes), Cosines(classes)
         self._classifiers = Cosines(classes)
         self._flat, self._models, self._updates = Cosines(1), Cosines(1), Cosines(1)
         self._encoder = encoder
@@ -44,12 +46,17 @@ class Consistency:
         trained:
             Its net after training, by name.
         prototypes:
-            ``classes`` ``[m]`` that it holds, and their ``means`` ``[m, d]``; empty if it holds none.
+            ``classes`` ``[m]`` that it holds, their ``means`` ``[m, d]`` and ``raw`` means of h ``[m, D]``; empty if it
+            holds none.
         classifier:
             Its class vectors ``[C, d]``; None if its head has none.
         """
         if prototypes:
-            self._prototypes.add(prototypes["means"], prototypes["classes"])
+            means, held = prototypes["means"], prototypes["classes"]
+            self._prototypes.add(means, held)
+            self._raw.add(prototypes["raw"], held)
+            if len(means) > 1:
+                self._centred.add(means - means.mean(dim=0), held)
         if classifier is not None:
             self._classifiers.add(classifier)
             self._flat.add(classifier.reshape(1, -1))
@@ -67,6 +74,8 @@ class Consistency:
         """What the clients so far give; NaN where there is nothing to compare."""
         return {
             "prototype_consistency": self._prototypes.mean(),
+            "prototype_consistency_centred": self._centred.mean(),
+            "prototype_consistency_raw": self._raw.mean(),
             "classifier_consistency": self._classifiers.mean(),
             "classifier_consistency_flat": self._flat.mean(),
             "model_consistency": self._models.mean(),

@@ -107,7 +107,7 @@ def figure5(found: Reproduction) -> Figure:
     """Feature alignment, neural collapse and drift over the rounds."""
     panels = {
         "prototype_consistency": "(a) prototype consistency of clients\nhigher: features agree",
-        "nc2": "(b) neural-collapse error of the global model\nlower: closer to a simplex ETF",
+        "nc2_uncentred": "(b) neural-collapse error of the global model\nlower: closer to a simplex ETF",
         "model_consistency": "(c) consistency of local models\nhigher: less drift",
     }
     (column,) = found.results.columns
@@ -127,7 +127,7 @@ def figure6(found: Reproduction) -> Figure:
     variants = {_dimension(found, row): row for row in found.results.rows(column) if row != "FedAvg"}
     for axes, metric, title in (
         (accuracy, "general", "(a) general accuracy"),
-        (error, "nc2", "(a) neural-collapse error"),
+        (error, "nc2_uncentred", "(a) neural-collapse error"),
     ):
         for d, row in sorted(variants.items()):
             values = found.results.values(row, column, metric)

@@ -15,8 +15,10 @@ from fedetf.state import write_whole
 
 BEST = 2  # so many of each column are in bold, as in the paper's tables
 MEASURES = {
-    "nc2": "neural-collapse error",
+    "nc2_uncentred": "NC error, as in the paper",
+    "nc2": "NC error, centred",
     "prototype_consistency": "prototype consistency",
+    "prototype_consistency_centred": "the same, centred",
     "classifier_consistency": "classifier consistency",
     "model_consistency": "model consistency",
 }

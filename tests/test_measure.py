@@ -91,6 +91,11 @@ def test_nc2_of_known_directions() -> None:
     assert measured(*at_means(means))["nc2"] == pytest.approx(0.0525148, abs=1e-6)
 
 
+def test_features_without_a_direction_do_not_count_in_cosines() -> None:
+    z = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    assert measured(z, torch.tensor([0, 0, 1, 1]))["nc1_cos"] == pytest.approx(1)
+
+
 def test_nc3_of_an_aligned_and_of_a_flipped_classifier() -> None:
     V = fedetf.simplex_etf(5, 5, seed=0).T.double()
     samples = at_means(5 * V + 2)

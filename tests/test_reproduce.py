@@ -10,7 +10,7 @@ from fedetf.cli import main
 from fedetf.errors import UserError
 from fedetf.methods import METHODS
 from fedetf.reproduce.experiment import Claim, Part, experiment_names, load_experiment, load_scale, plan
-from fedetf.reproduce.results import Results, Run, judge, paper_values, sentence
+from fedetf.reproduce.results import Results, Run, in_the_paper, judge, paper_values, sentence
 from fedetf.reproduce.run import reproduce
 
 TABLES = ["table1", "table2", "table3", "table4", "table5"]
@@ -101,29 +101,59 @@ def test_a_part_of_an_experiment() -> None:
 
 
 def made_up(**general: float) -> Results:
-    def run(value: float) -> Run:
+    def run(value: float, seed: int) -> Run:
         rounds = [{"measures": {"nc2": value + t}} for t in range(7)]
-        return Run(8, {"general_last5": value, "personal": None}, rounds, Path())
+        return Run(seed, {"general_last5": value, "personal": None}, rounds, Path())
 
-    return Results({(row, "here"): [run(value), run(value)] for row, value in general.items()})
+    return Results({(row, "here"): [run(value, 8), run(value, 9)] for row, value in general.items()})
+
+
+def said(claim: Claim, results: Results, columns: tuple[str, ...] = ("here",)) -> str:
+    return sentence(claim, judge(claim, results, columns))
 
 
 def test_claims_in_one_line() -> None:
     claim = Claim(text="A above the others", metric="general", more="A", less=["B", "C"])
-    assert sentence(claim, judge(claim, made_up(A=0.5, B=0.3, C=0.402))) == "A above the others: yes, +9.8 points"
-    assert sentence(claim, judge(claim, made_up(A=0.5, B=0.6))) == "A above the others: no, -10.0 points"
-    assert "cannot be said" in sentence(claim, judge(claim, made_up(A=0.5)))
+    assert said(claim, made_up(A=0.5, B=0.3, C=0.402)) == "A above the others: yes, +9.8 points"
+    without = "A above the others: no, -10.0 points (without C, not run)"
+    assert said(claim, made_up(A=0.5, B=0.6)) == without
+    assert "cannot be said" in said(claim, made_up(A=0.5))
+    there = "A above the others: yes, +9.8 points (here); no runs for there"
+    assert said(claim, made_up(A=0.5, B=0.3, C=0.402), ("here", "there")) == there
     lower = Claim(text="A's error is lower", metric="nc2", more="B", less=["A"])  # mean of the last five rounds
-    assert sentence(lower, judge(lower, made_up(A=0.1, B=0.2))) == "A's error is lower: yes, 4.2 against 4.1"
+    assert said(lower, made_up(A=0.1, B=0.2)) == "A's error is lower: yes, B 4.2, A 4.1"
     personal = Claim(text="x", metric="personal", more="A", less=["B"])
-    assert "cannot be said" in sentence(personal, judge(personal, made_up(A=0.5, B=0.6)))
+    assert "cannot be said" in said(personal, made_up(A=0.5, B=0.6))
+
+
+def test_only_seeds_that_both_have_are_compared() -> None:
+    results = made_up(A=0.3, B=0.4)
+    lucky = Run(10, {"general_last5": 0.9, "personal": None}, [], Path())
+    results.runs["A", "here"].append(lucky)
+    claim = Claim(text="t", metric="general", more="A", less=["B"])
+    assert said(claim, results) == "t: no, -10.0 points"
+
+
+def test_how_often_a_claim_holds_in_the_paper_itself() -> None:
+    experiment = load_experiment("table1")
+    assert [in_the_paper(claim, experiment) for claim in experiment.claim] == [
+        " [the paper: in 6 of 6]",
+        " [the paper: in 5 of 6]",  # Tiny-ImageNet, α = 0.05: CCVR
+        " [the paper: in 4 of 6]",  # CIFAR-100: FedRep, FedNH and others
+    ]
+
+
+@pytest.mark.parametrize("setting", ["data.alpha=0.5", "method.name=fedavg", "seed=3"])
+def test_what_an_experiment_varies_cannot_be_set(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "table5", "--set", setting]) == 2
+    assert "is what this experiment varies" in capsys.readouterr().err
 
 
 def test_two_columns_in_one_claim() -> None:
     iid, skewed = (made_up(A=value).runs["A", "here"] for value in (0.9, 0.4))
     results = Results({("A", "iid"): iid, ("A", "skewed"): skewed})
     claim = Claim(text="t", metric="general", more="A", less=["A"], more_column="iid", less_column="skewed")
-    assert sentence(claim, judge(claim, results)) == "t: yes, +50.0 points"
+    assert said(claim, results) == "t: yes, +50.0 points"
 
 
 def test_what_the_paper_does_not_print_is_a_dash() -> None:
@@ -162,6 +192,13 @@ def test_figure7_needs_no_run(tmp_path: Path) -> None:
     found = reproduce("fig7", out=tmp_path)
     assert list(found.partitions) == ["CIFAR-10, α = 0.1", "CIFAR-10, α = 0.05"]
     assert not found.trials
+
+
+def test_figure6_without_its_method_and_figure7_with_a_seed(tmp_path: Path) -> None:
+    assert main(["reproduce", "fig6", "--methods", "fedavg", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "fig6/fig6-fedavg.png").is_file()
+    eight, nine = (reproduce("fig7", part=Part(seeds=[s]), out=tmp_path).partitions for s in (8, 9))
+    assert any((eight[column].counts != nine[column].counts).any() for column in eight)
 
 
 def test_bad_names_are_said(capsys: pytest.CaptureFixture[str]) -> None:

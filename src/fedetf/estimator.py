@@ -130,7 +130,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise UserError(f"there is one class only, {self.classes_[0]!r}; a classifier needs at least two classes")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.groups_, parts = self._sites(groups, codes, seed)
-        self._shape = inputs.shape[1:]
+        self._shape, self._bytes = inputs.shape[1:], inputs.dtype == np.uint8
         self._fit_scale(inputs)
         x = self._prepared(inputs)
         personal: dict[int, State] = {}
@@ -156,6 +156,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         inputs = validate_data(self, X, allow_nd=True, reset=False)
         if inputs.shape[1:] != self._shape:
             raise UserError(f"X has samples of shape {inputs.shape[1:]}, but those of fit had {self._shape}")
+        if inputs.ndim > 2 and (inputs.dtype == np.uint8) != self._bytes:
+            raise UserError(f"X is {inputs.dtype}, and in fit it was {'' if self._bytes else 'not '}uint8; convert it")
         net, x = self._net(group), self._prepared(inputs)
         prepare = preparation(self._used, net.encoder, tuple(x.shape[1:]), CPU)
         if x.dtype == torch.float32 and not isinstance(self.encoder, nn.Module):
@@ -222,7 +224,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             numbers = channels_first(np.asarray(inputs, np.float64))
             others = tuple(dim for dim in range(numbers.ndim) if dim != 1)
             std = numbers.std(axis=others, keepdims=True)
-            self._scale = numbers.mean(axis=others, keepdims=True), np.where(std > 0, std, 1.0)
+            mean = numbers.mean(axis=others, keepdims=True)
+            least = 10 * np.finfo(np.float64).eps * np.maximum(1.0, np.abs(mean))  # a constant column's is not quite 0
+            self._scale = mean, np.where(std > least, std, 1.0)
 
     def _prepared(self, inputs: NDArray[Any]) -> Tensor:
         """Inputs as a run takes them, ``[n, features]`` or ``[n, c, h, w]``, standardised if they are to be."""

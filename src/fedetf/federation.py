@@ -218,9 +218,12 @@ class Federation:
         return Consistency(len(self.job.dataset.classes), self._encoder, self.server.state)
 
     def _note(self, result: Trained, consistency: Consistency) -> None:
-        net = {**self.unsent, **self.server.state}
-        trained = {name: result.upload.state.get(name, result.private.get(name, t)) for name, t in net.items()}
+        known = {**self.method.scoped(self.unsent, Scope.FIXED), **self.server.state}
+        known |= {name: t for name, t in result.private.items() if name in self.unsent}  # a real site sends none
+        trained = {name: result.upload.state.get(name, tensor) for name, tensor in known.items()}
         vectors = self.method.class_vectors(trained)
+        if vectors is not None and len(vectors) != len(self.job.dataset.classes):
+            vectors = None  # a head of the user's own, whose weight is another thing
         if vectors is not None:
             self.classifiers[result.upload.client] = vectors.clone(memory_format=torch.contiguous_format)
         consistency.add(trained, result.prototypes, vectors)

@@ -32,6 +32,7 @@ def class_statistics(z: Tensor, y: Tensor, totals: Tensor) -> Statistics:
     return {
         "count": torch.bincount(y, minlength=len(totals)).double(),
         "sum": zeros.index_add(0, y, z),
+        "directed": torch.bincount(y[norms.flatten() >= EPS], minlength=len(totals)).double(),  # have a direction
         "unit_sum": zeros.index_add(0, y, torch.where(norms < EPS, 0.0, z / norms.clamp(min=EPS))),
         "scatter": z.T @ (z / totals[y, None]),
     }
@@ -53,7 +54,7 @@ def collapse(statistics: Statistics, classifier: Tensor | None) -> dict[str, flo
     centred = means - means.mean(dim=0) if len(means) else means
     within = statistics["scatter"] / max(len(n), 1) - means.T @ means / max(len(n), 1)
     values = _nc1(within, centred, singletons=bool((n <= 1).all()))
-    values["nc1_cos"] = _nc1_cos(means, statistics["unit_sum"][present], n)
+    values["nc1_cos"] = _nc1_cos(means, statistics["unit_sum"][present], statistics["directed"][present])
     values |= _nc2(centred)
     values["nc2_uncentred"] = _distance_from_etf(means)
     return values | _nc3(centred, None if classifier is None else classifier.detach().to("cpu", torch.float64), present)
@@ -86,7 +87,7 @@ def _nc1_cos(means: Tensor, unit_sums: Tensor, n: Tensor) -> float:
     norms = torch.linalg.vector_norm(means, dim=1)
     sound = norms >= EPS
     cosines = (unit_sums[sound] * means[sound]).sum(dim=1) / norms[sound]
-    return float(cosines.sum() / n[sound].sum()) if sound.any() else torch.nan
+    return float(cosines.sum() / n[sound].sum()) if n[sound].any() else torch.nan
 
 
 def _nc2(centred: Tensor) -> dict[str, float]:

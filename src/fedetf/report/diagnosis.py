@@ -53,11 +53,15 @@ def _advice(found: Diagnosis) -> Section:
 def _skew(found: Diagnosis) -> Section:
     skew, partition = found.skew, found.partition
     C = len(partition.classes)
-    level = skew.mutual_information / math.log(C)
+    shares = partition.counts.sum(axis=0) / partition.counts.sum()
+    entropy = float(
+        -sum(share * math.log(share) for share in shares if share > 0)
+    )  # what there is to know of the class
+    level = skew.mutual_information / entropy if entropy > 0 else 0.0
     word = "none to speak of" if level < 0.05 else "mild" if level < 0.25 else "strong" if level < 0.6 else "extreme"
     sentences = [
         f"Label skew: {word}. Knowing the site tells {100 * level:.0f}% of what there is to know about the class "
-        f"(mutual information {skew.mutual_information:.2f} of at most ln {C} = {math.log(C):.2f} nats).",
+        f"(mutual information {skew.mutual_information:.2f} of {entropy:.2f} nats).",
         f"A site holds {skew.mean('effective_classes'):.1f} classes in effect, of {C} (mean over sites); "
         f"{skew.single_class} of {len(skew.clients)} hold a single one. "
         f"A class is held by {skew.holders[0]} to {skew.holders[2]} sites.",

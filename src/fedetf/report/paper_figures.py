@@ -24,8 +24,9 @@ STYLES = ["-", "--", ":", "-."]
 
 def figure1(found: Reproduction) -> Figure:
     """How skewed data bias the clients' classifiers: one row of pictures for each degree of skew."""
-    columns = found.results.columns
-    (row,) = found.results.rows(columns[0])
+    columns = found.columns
+    (row,) = found.rows(columns[0])
+    columns = [column for column in columns if (row, column) in found.results.runs]
     runs = [found.results.runs[row, column][0] for column in columns]
     figure = Figure(figsize=(13, 2.6 * len(columns)), layout="constrained")
     grid = figure.add_gridspec(len(columns), 4, width_ratios=[1.2, 1, 1, 1])
@@ -93,7 +94,7 @@ def _draw_tsne(axes: Axes, vectors: Floats) -> None:
 
 def figure4(found: Reproduction) -> Figure:
     """General accuracy over the rounds, a panel for each setting."""
-    columns = found.results.columns
+    columns = found.columns
     figure = Figure(figsize=(6 * len(columns), 4.2), layout="constrained")
     for axes, column in zip(np.atleast_1d(figure.subplots(1, len(columns))), columns, strict=True):
         _draw_curves(axes, found, column, "general")
@@ -110,7 +111,7 @@ def figure5(found: Reproduction) -> Figure:
         "nc2_uncentred": "(b) neural-collapse error of the global model\nlower: closer to a simplex ETF",
         "model_consistency": "(c) consistency of local models\nhigher: less drift",
     }
-    (column,) = found.results.columns
+    (column,) = found.columns
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     for axes, (metric, title) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
         _draw_curves(axes, found, column, metric)
@@ -121,16 +122,18 @@ def figure5(found: Reproduction) -> Figure:
 
 def figure6(found: Reproduction) -> Figure:
     """The ETF's dimension d, and personal accuracy after each step of finetuning."""
-    (column,) = found.results.columns
+    (column,) = found.columns
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     accuracy, error, steps = figure.subplots(1, 3)
-    variants = {_dimension(found, row): row for row in found.results.rows(column) if row != "FedAvg"}
+    variants = {_dimension(found, row): row for row in found.rows(column) if row != "FedAvg"}
     for axes, metric, title in (
         (accuracy, "general", "(a) general accuracy"),
         (error, "nc2_uncentred", "(a) neural-collapse error"),
     ):
         for d, row in sorted(variants.items()):
             values = found.results.values(row, column, metric)
+            if not values:
+                continue
             axes.errorbar(str(d), np.mean(values), yerr=np.std(values), marker="o", color="tab:blue", capsize=3)
         axes.set(title=title, xlabel="dimension d of the ETF")
         axes.grid(alpha=0.2)
@@ -148,8 +151,8 @@ def _dimension(found: Reproduction, row: str) -> int:
 
 
 def _draw_finetuning(axes: Axes, found: Reproduction, column: str) -> None:
-    curves = [run.result["personal_curve"] for run in found.results.runs["FedETF", column]]
-    mean = np.mean(curves, axis=0)
+    curves = [run.result["personal_curve"] for run in found.results.runs.get(("FedETF", column), [])]
+    mean = np.mean(curves, axis=0) if curves else np.zeros(0)
     axes.plot(mean, marker="o", markersize=4, label="FedETF")
     baseline = found.results.values("FedAvg", column, "personal")
     if baseline:
@@ -177,11 +180,12 @@ def figure7(found: Reproduction) -> Figure:
 def _draw_curves(axes: Axes, found: Reproduction, column: str, metric: str) -> None:
     """For each row the mean of its seeds in the rounds that were measured, and a band from lowest to highest."""
     looks = zip(cycle(MARKERS), cycle(STYLES), strict=False)
-    for row, (marker, style) in zip(found.results.rows(column), looks, strict=False):
-        curves = np.array([run.curve(metric) for run in found.results.runs[row, column]])
-        measured = np.flatnonzero(~np.isnan(curves).any(axis=0))
-        if not len(measured):
+    for row, (marker, style) in zip(found.rows(column), looks, strict=False):
+        runs = found.results.runs.get((row, column), [])
+        if not runs:
             continue
+        curves = np.array([run.curve(metric) for run in runs])
+        measured = np.flatnonzero(~np.isnan(curves).any(axis=0))
         rounds, seen = measured + 1, curves[:, measured]
         (line,) = axes.plot(rounds, seen.mean(axis=0), marker=marker, linestyle=style, markersize=4, label=row)
         if len(seen) > 1:

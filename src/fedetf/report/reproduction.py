@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedetf.report.page import write_report
 from fedetf.report.paper_figures import FIGURES
-from fedetf.reproduce.results import ACCURACIES, judge, paper_values, sentence
+from fedetf.reproduce.results import ACCURACIES, in_the_paper, judge, paper_values, sentence
 from fedetf.reproduce.run import Reproduction
 from fedetf.runs import make_folder
 from fedetf.state import write_whole
@@ -45,7 +45,10 @@ def write_reproduction(found: Reproduction) -> list[Path]:
 
 def verdicts(found: Reproduction) -> list[str]:
     """Whether the paper's claims hold here, one line each."""
-    lines = [sentence(claim, judge(claim, found.results)) for claim in found.experiment.claim]
+    lines = [
+        sentence(claim, judge(claim, found.results, found.columns)) + in_the_paper(claim, found.experiment)
+        for claim in found.experiment.claim
+    ]
     for column, partition in found.partitions.items():
         lacking = int((partition.counts == 0).any(axis=1).sum())
         word = "yes" if lacking == len(partition) else "no"
@@ -58,15 +61,26 @@ def to_markdown(found: Reproduction) -> str:
     parts = [f"# {found.experiment.title}\n", f"Scale: {found.scale.about}.\nCommand: `{found.command}`.\n"]
     if found.trials:
         parts.append("Mean±standard deviation (population) over seeds; the best two in bold.\n")
-    parts += [f"## {column}\n\n{column_table(found, column)}" for column in found.results.columns]
+    for column in found.columns:
+        parts.append(f"## {column}\n\n{_conditions(found, column)}\n\n{column_table(found, column)}")
     parts.append("".join(f"- {line}\n" for line in verdicts(found)))
     parts += [f"Failed: {run}: {why}\n" for run, why in found.failed.items()]
     return "\n".join(parts)
 
 
+def _conditions(found: Reproduction, column: str) -> str:
+    """What was really run under a column's heading, which is the paper's."""
+    s = next(trial.cell.settings for trial in found.trials if trial.column == column)
+    images = "all images" if s.data.limit is None else f"{s.data.limit:,} images"
+    size = "" if s.data.size is None else f" of {s.data.size}×{s.data.size}"
+    clients = f"{s.data.clients} clients, {s.data.describe()}, participation {s.train.participation:g}"
+    training = f"{s.train.describe()}, batch {s.train.batch_size}, lr {s.train.lr:g}, fidelity {s.fidelity}"
+    return f"Run here: {s.data.name}, {images}{size}, {s.model.name}, {clients}, {training}."
+
+
 def column_table(found: Reproduction, column: str) -> str:
     """Our values and the paper's for every row of a column, as Markdown."""
-    rows = found.results.rows(column)
+    rows = found.rows(column)
     names = [c.name for c in found.experiment.column]
     printed = {row.name: row.values for row in found.experiment.row}
     paper = [paper_values(printed, row, names.index(column)) for row in rows]
@@ -79,7 +93,7 @@ def column_table(found: Reproduction, column: str) -> str:
         values = [found.results.values(row, column, metric) for row in rows]
         if any(values):
             columns[name] = [f"{statistics.mean(v):.3f}" if v else "-" for v in values]
-    columns["seeds"] = [str(len(found.results.runs[row, column])) for row in rows]
+    columns["seeds"] = [str(len(found.results.runs.get((row, column), []))) for row in rows]
     lines = [list(columns), ["---"] * len(columns), *zip(*columns.values(), strict=True)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -102,7 +116,9 @@ def to_csv(found: Reproduction) -> str:
     """One line for each run: where it stands, what it gave, and its folder."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    metrics = (*ACCURACIES, *MEASURES)
+    runs = [run for runs in found.results.runs.values() for run in runs]
+    measured = dict.fromkeys(name for run in runs for line in run.rounds for name in line.get("measures", {}))
+    metrics = (*ACCURACIES, *measured)
     writer.writerow(["setting", "method", "seed", *metrics, "run"])
     for (row, column), runs in found.results.runs.items():
         for run in runs:

@@ -136,6 +136,7 @@ def plan(
     Runs with the same settings have the same folder, whatever experiment they are part of.
     """
     scale = load_scale(scale_name)
+    _check(experiment, part, overrides)
     trials = []
     for column, row in ((column, row) for column in experiment.column for row in experiment.row):
         point = column.settings(scale_name)
@@ -151,6 +152,21 @@ def plan(
     if experiment.row and not trials:
         raise UserError(f"--dataset, --methods and --seeds leave nothing of this experiment at scale {scale_name}")
     return trials
+
+
+def _check(experiment: Experiment, part: Part, overrides: Mapping[str, Any]) -> None:
+    """Refuse what would leave the names of rows and columns standing over other runs."""
+    own = {key for row in experiment.row for key in row.settings} | {"seed"}
+    own |= {key for column in experiment.column for key in {**(column.paper or {}), **(column.small or {})}}
+    for key in overrides:
+        if key in own:
+            raise UserError(f"{key} is what this experiment varies; use --dataset, --methods or --seeds")
+    known = {row.settings["method.name"] for row in experiment.row}
+    for method in part.methods:
+        if method not in known:
+            raise unknown("method of this experiment", method, sorted(known))
+    if len(set(part.seeds)) < len(part.seeds):
+        raise UserError("--seeds takes different values")
 
 
 def _wanted(chosen: Sequence[str], name: str) -> bool:

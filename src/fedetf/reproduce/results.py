@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedetf.config import LAST
-from fedetf.reproduce.experiment import Claim, Trial
+from fedetf.reproduce.experiment import Claim, Experiment, Trial
 
 ACCURACIES = ("general", "personal")
 
@@ -47,19 +47,14 @@ class Results:
 
     runs: dict[Place, list[Run]] = field(default_factory=dict)
 
+    def by_seed(self, row: str, column: str, metric: str) -> dict[int, float]:
+        """A value for each seed that has it."""
+        found = {run.seed: run.value(metric) for run in self.runs.get((row, column), [])}
+        return {seed: value for seed, value in found.items() if value is not None}
+
     def values(self, row: str, column: str, metric: str) -> list[float]:
-        """Of each seed that has it."""
-        found = (run.value(metric) for run in self.runs.get((row, column), []))
-        return [value for value in found if value is not None]
-
-    @property
-    def columns(self) -> list[str]:
-        """In the experiment's order."""
-        return list(dict.fromkeys(column for _, column in self.runs))
-
-    def rows(self, column: str) -> list[str]:
-        """Those of a column, in the experiment's order."""
-        return [row for row, other in self.runs if other == column]
+        """The same without the seeds."""
+        return list(self.by_seed(row, column, metric).values())
 
 
 def collect(trials: Sequence[Trial]) -> Results:
@@ -80,34 +75,41 @@ def read_run(folder: Path) -> Run:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim in one column: its two values, or None where a run is missing."""
+    """A claim in one setting, against the strongest rival, over the seeds that both have."""
 
-    column: str
-    more: float | None
-    less: float | None
+    setting: str
+    more: tuple[str, float] | None  # who, and how much; None if nothing can be compared
+    less: tuple[str, float] | None
+    missing: tuple[str, ...]  # rivals without a run to compare with
 
     @property
     def holds(self) -> bool | None:
         """Whether there is more of it; None if it cannot be said."""
-        return None if self.more is None or self.less is None else self.more > self.less
+        return None if self.more is None or self.less is None else self.more[1] > self.less[1]
 
 
-def judge(claim: Claim, results: Results) -> list[Verdict]:
-    """The claim in every column, against the strongest of the others; seeds are averaged."""
-
-    def mean(row: str, column: str) -> float | None:
-        values = results.values(row, column, claim.metric)
-        return statistics.mean(values) if values else None
-
+def judge(claim: Claim, results: Results, columns: Sequence[str]) -> list[Verdict]:
+    """The claim in each of the columns that were planned, or in the two that it compares."""
     if claim.more_column is not None and claim.less_column is not None:
-        pairs = [(f"{claim.more_column} against {claim.less_column}", claim.more_column, claim.less_column)]
-    else:
-        pairs = [(column, column, column) for column in results.columns]
-    verdicts = []
-    for name, left, right in pairs:
-        others = [value for row in claim.less if (value := mean(row, right)) is not None]
-        verdicts.append(Verdict(name, mean(claim.more, left), max(others) if others else None))
-    return verdicts
+        return [_judge(claim, results, claim.more_column, claim.less_column)]
+    return [_judge(claim, results, column, column) for column in columns]
+
+
+def _judge(claim: Claim, results: Results, left: str, right: str) -> Verdict:
+    pairs: dict[str, tuple[float, float]] = {}
+    for rival in claim.less:
+        mine, theirs = results.by_seed(claim.more, left, claim.metric), results.by_seed(rival, right, claim.metric)
+        common = sorted(mine.keys() & theirs.keys())  # a seed decides who holds what: only the same can be compared
+        if common:
+            pairs[rival] = statistics.mean(mine[s] for s in common), statistics.mean(theirs[s] for s in common)
+    missing = tuple(rival for rival in claim.less if rival not in pairs)
+    setting = left if left == right else f"{left} against {right}"
+    if not pairs:
+        return Verdict(setting, None, None, missing)
+    strongest = min(pairs, key=lambda rival: pairs[rival][0] - pairs[rival][1])
+    more, less = pairs[strongest]
+    names = (claim.more, strongest) if left == right else (left, right)
+    return Verdict(setting, (names[0], more), (names[1], less), missing)
 
 
 def sentence(claim: Claim, verdicts: Sequence[Verdict]) -> str:
@@ -115,20 +117,42 @@ def sentence(claim: Claim, verdicts: Sequence[Verdict]) -> str:
     known = [verdict for verdict in verdicts if verdict.holds is not None]
     if not known:
         return f"{claim.text}: cannot be said, runs are missing"
-    held = sum(bool(verdict.holds) for verdict in known)
+    held, several = sum(bool(verdict.holds) for verdict in known), len(verdicts) > 1
     word = "yes" if held == len(known) else "no" if held == 0 else f"in {held} of {len(known)} settings"
-    differences = ", ".join(_difference(claim.metric, verdict, len(known) > 1) for verdict in known)
-    return f"{claim.text}: {word}, {differences}"
+    differences = [_difference(claim.metric, verdict, several) for verdict in known]
+    unknown = [verdict.setting for verdict in verdicts if verdict.holds is None]
+    absent = [f"no runs for {', '.join(unknown)}"] if unknown else []
+    return f"{claim.text}: {word}, {'; '.join([*differences, *absent])}"
 
 
 def _difference(metric: str, verdict: Verdict, named: bool) -> str:
     assert verdict.more is not None
     assert verdict.less is not None
+    (winner, more), (loser, less) = verdict.more, verdict.less
     if metric in ACCURACIES:
-        text = f"{100 * (verdict.more - verdict.less):+.1f} points"
+        text = f"{100 * (more - less):+.1f} points"
     else:
-        text = f"{verdict.more:.4g} against {verdict.less:.4g}"
-    return f"{text} ({verdict.column})" if named else text
+        text = f"{winner} {more:.4g}, {loser} {less:.4g}"
+    where = [verdict.setting] if named else []
+    absent = [f"without {', '.join(verdict.missing)}, not run"] if verdict.missing else []
+    return f"{text} ({'; '.join([*where, *absent])})" if where or absent else text
+
+
+def in_the_paper(claim: Claim, experiment: Experiment) -> str:
+    """How often the claim holds in the paper's own table: it is not always so."""
+    if claim.metric not in ACCURACIES or claim.more_column is not None:
+        return ""
+    printed = {row.name: row.values for row in experiment.row}
+    held, settings = 0, 0
+    for place in range(len(experiment.column)):
+        which = ACCURACIES.index(claim.metric)
+        found = {row: paper_values(printed, row, place)[which] for row in (claim.more, *claim.less)}
+        means = {row: float(value.split("±")[0]) for row, value in found.items() if value != "-"}
+        rivals = [mean for row, mean in means.items() if row != claim.more]
+        if claim.more in means and rivals:
+            settings += 1
+            held += means[claim.more] > max(rivals)
+    return f" [the paper: in {held} of {settings}]" if settings else ""
 
 
 def paper_values(rows: Mapping[str, Sequence[str]], row: str, column: int) -> tuple[str, str]:

@@ -1,16 +1,24 @@
 """Run an experiment of the paper."""
 
+import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from fedetf.config import resolve
-from fedetf.data import Partition, load_dataset, make_partition
+from fedetf.data import Partition, deal_out, load_dataset
+from fedetf.errors import UserError
 from fedetf.grid import GridProgress, run_cells
 from fedetf.reproduce.experiment import Experiment, Part, Scale, ScaleName, Trial, load_experiment, load_scale, plan
 from fedetf.reproduce.results import Results, collect
-from fedetf.runs import file_name
+from fedetf.runs import file_name, make_folder
+
+# Settings that change where or how fast a run is, not what comes out of it; the address of MLflow may hold a password.
+BESIDE = {f"engine.{name}" for name in ("name", "workers", "device", "checkpoint", "address")} | {"measure.mlflow"}
 
 
 @dataclass
@@ -27,6 +35,15 @@ class Reproduction:
     partitions: dict[str, Partition]  # by column, for an experiment that looks at data only
     failed: dict[str, str]  # run -> why
     command: str  # that gives it again
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that were planned, in the experiment's order."""
+        return list(dict.fromkeys(trial.column for trial in self.trials))
+
+    def rows(self, column: str) -> list[str]:
+        """Those of a column, likewise."""
+        return list(dict.fromkeys(trial.row for trial in self.trials if trial.column == column))
 
 
 def reproduce(
@@ -57,38 +74,46 @@ def reproduce(
     out = out or Path("runs") / f"reproduce-{scale}"
     trials = plan(experiment, scale, part, overrides, out)
     unique = {trial.cell.folder: trial.cell for trial in trials}
-    failed = run_cells(list(unique.values()), progress or GridProgress())
-    decisive = {key: value for key, value in overrides.items() if not key.startswith("engine.")}
+    make_folder(out)
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            failed = run_cells(list(unique.values()), progress or GridProgress())
+    except Timeout:
+        raise UserError(f"another command is working in {out}; wait for it, or give another --out") from None
+    decisive = {key: value for key, value in overrides.items() if key not in BESIDE}
     given = [*([part.name] if part.name else []), *(f"{key}={value}" for key, value in decisive.items())]
     return Reproduction(
         name,
         experiment,
         size,
         folder=out / name,
-        stem=file_name("-".join([name, *given])),
+        stem=file_name("-".join([name, *given]).replace("/", "-")),
         trials=trials,
         results=collect(trials),
-        partitions={} if experiment.row else _partitions(experiment, scale, size, overrides),
+        partitions={} if experiment.row else _partitions(experiment, scale, size, part, overrides),
         failed=failed,
         command=f"fedetf reproduce {name} --scale {scale}{_flags(part, decisive)}",
     )
 
 
 def _partitions(
-    experiment: Experiment, scale_name: ScaleName, scale: Scale, overrides: Mapping[str, Any]
+    experiment: Experiment, scale_name: ScaleName, scale: Scale, part: Part, overrides: Mapping[str, Any]
 ) -> dict[str, Partition]:
+    if part.datasets or part.methods or len(part.seeds) > 1:
+        raise UserError("this experiment looks at who holds what only; of the parts it takes one seed, --seeds 9")
+    seed = (*part.seeds, *scale.seeds)[0]
     partitions = {}
     for column in experiment.column:
         point = column.settings(scale_name)
         if point is not None:
-            settings = resolve(None, {**scale.settings, **point, "seed": scale.seeds[0], **overrides})
+            settings = resolve(None, {**scale.settings, **point, **overrides, "seed": seed})
             dataset = load_dataset(settings.data, settings.seed)
-            labels = dataset.train.y.numpy()
-            partitions[column.name] = make_partition(labels, dataset.classes, settings.data, settings.seed)
+            partitions[column.name] = deal_out(dataset, settings.data, settings.seed)
     return partitions
 
 
 def _flags(part: Part, overrides: Mapping[str, Any]) -> str:
     flags = {"--dataset": part.datasets, "--methods": part.methods, "--seeds": part.seeds}
     given = [f" {flag} {','.join(map(str, values))}" for flag, values in flags.items() if values]
-    return "".join([*given, *(f" --set {key}={value}" for key, value in overrides.items())])
+    settings = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in overrides.items())
+    return "".join([*given, *(f" --set {shlex.quote(setting)}" for setting in settings)])

@@ -358,7 +358,7 @@ def test_messages() -> None:
     personal = unpack_result(pack_result(Personal(1, None, [0.5], 2.0, state), []))
     assert isinstance(personal, Personal)
     assert (personal.client, personal.accuracy, personal.curve, personal.epochs) == (1, None, [0.5], 2.0)
-    assert unpack_result(pack_result(17, [])) == 17
+    assert unpack_result(pack_result({"correct": torch.tensor(17)}, [])) == {"correct": torch.tensor(17)}
     assert unpack_result(pack_result({}, [])) == {}
     with pytest.raises(UserError, match="so not"):
         unpack_result(pack_error(UserError("so not"), ""))

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Bytecode is written when a module is first used: compiling all of torch up front doubles the time of an install.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
 
-.PHONY: demo setup test quick lint docs clean
+.PHONY: demo setup test coverage quick lint docs clean
 
 demo: $(VENV)/core
 	$(BIN)/python examples/demo.py
@@ -14,7 +14,10 @@ demo: $(VENV)/core
 setup: $(VENV)/dev
 
 test: setup lint docs
-	$(BIN)/pytest --numprocesses auto --dist loadgroup --cov --cov-report=term --durations 30
+	$(BIN)/pytest --numprocesses auto --dist loadgroup --durations 30
+
+coverage: setup
+	$(BIN)/pytest --numprocesses auto --dist loadgroup --cov --cov-report=term
 
 quick: setup
 	$(BIN)/pytest --numprocesses auto --dist loadgroup -m "not slow"

@@ -1,5 +1,6 @@
 """Every engine gives the same bits, whatever happens to its workers."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -229,6 +230,12 @@ def children(pid: int) -> list[int]:
     return [child for child, parent in pairs if parent == pid]
 
 
+def kill(pid: int) -> None:
+    """Kill a process, unless it has ended since it was seen: one that was killed before may still have been there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 class Killer(Listener):
     """Kills a worker after every second client, and once the process that makes workers."""
 
@@ -240,7 +247,7 @@ class Killer(Listener):
         server = fork_server().pid
         if self.seen % 2:
             for pid in children(server)[:1]:
-                os.kill(pid, signal.SIGKILL)
+                kill(pid)
                 self.killed += 1
         if self.seen == 6:
             os.kill(server, signal.SIGKILL)
@@ -264,7 +271,7 @@ class KillIdle(Listener):
     def client_done(self, record) -> None:
         if record.trained == len(record.participants):
             for pid in children(fork_server().pid):
-                os.kill(pid, signal.SIGKILL)
+                kill(pid)
             subprocess.run(["sleep", "0.2"], check=True)
 
 

@@ -49,7 +49,7 @@ def flatten(value: Any) -> list[memoryview]:
 def restore(parts: Sequence[Any]) -> Any:
     """The object of :func:`flatten`. Its arrays are views of ``parts``."""
     head, *arrays = parts
-    return pickle.loads(head, buffers=arrays)
+    return pickle.loads(head, buffers=arrays)  # made by this run for its own workers; no file is ever read so
 
 
 def store(parts: Sequence[memoryview | bytes]) -> Memory:

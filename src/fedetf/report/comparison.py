@@ -48,10 +48,15 @@ def _marked(lines: Sequence[Line], values: Callable[[Line], list[float]]) -> lis
             continue
         rivals = [other for other in lines if _setting(other) == _setting(line) and values(other)]
         means = sorted((statistics.mean(values(rival)) for rival in rivals), reverse=True)
-        deviation = f"±{100 * spread[1]:.2f}" if len(values(line)) > 1 else ""
-        text = f"{100 * spread[0]:.2f}{deviation}"
+        text = mean_and_spread(values(line))
         cells.append(f"**{text}**" if spread[0] >= means[:BEST][-1] else text)
     return cells
+
+
+def mean_and_spread(seeds: Sequence[float]) -> str:
+    """Mean±std in percent over seeds; of a single one, its value."""
+    deviation = f"±{100 * statistics.pstdev(seeds):.2f}" if len(seeds) > 1 else ""
+    return f"{100 * statistics.mean(seeds):.2f}{deviation}"
 
 
 def _setting(line: Line) -> dict[str, str]:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedetf.report.comparison import BEST, mean_and_spread
 from fedetf.report.page import write_report
 from fedetf.report.paper_figures import FIGURES
 from fedetf.reproduce.results import ACCURACIES, in_the_paper, judge, paper_values, sentence
@@ -13,7 +14,6 @@ from fedetf.reproduce.run import Reproduction
 from fedetf.runs import make_folder
 from fedetf.state import write_whole
 
-BEST = 2  # so many of each column are in bold, as in the paper's tables
 MEASURES = {
     "nc2_uncentred": "NC error, as in the paper",
     "nc2": "NC error, centred",
@@ -106,8 +106,7 @@ def _marked(values: Sequence[Sequence[float]]) -> list[str]:
         if not seeds:
             cells.append("-")
             continue
-        spread = f"±{100 * statistics.pstdev(seeds):.2f}" if len(seeds) > 1 else ""
-        text = f"{100 * statistics.mean(seeds):.2f}{spread}"
+        text = mean_and_spread(seeds)
         cells.append(f"**{text}**" if len(means) > BEST and statistics.mean(seeds) >= means[BEST - 1] else text)
     return cells
 

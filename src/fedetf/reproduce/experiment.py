@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedetf.config import Section, Settings, resolve, validated
+from fedetf.config import Section, Settings, flat, resolve, validated
 from fedetf.errors import UserError, unknown
 from fedetf.grid import Cell, deciding
 from fedetf.runs import file_name
@@ -176,13 +176,6 @@ def _wanted(chosen: Sequence[str], name: str) -> bool:
 def run_name(settings: Settings) -> str:
     """A folder's name for a run: the same for all settings that decide what comes out of it."""
     decisive = deciding(settings).model_copy(update={"seed": 0, "method": settings.method})
-    text = repr(sorted(_flat(decisive.model_dump(exclude_defaults=True)).items()))
+    text = repr(sorted(flat(decisive.model_dump(exclude_defaults=True)).items()))
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return file_name(f"{settings.data.name}-{settings.method.name}-{digest}-s{settings.seed}")
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Flat:
-    flat: Flat = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from fedetf.config import resolve
 from fedetf.data import Partition, deal_out, load_dataset
 from fedetf.errors import UserError
 from fedetf.grid import GridProgress, run_cells
 from fedetf.reproduce.experiment import Experiment, Part, Scale, ScaleName, Trial, load_experiment, load_scale, plan
 from fedetf.reproduce.results import Results, collect
-from fedetf.runs import file_name, make_folder
+from fedetf.runs import file_name, locked
 
 # Settings that change where or how fast a run is, not what comes out of it; the address of MLflow may hold a password.
 BESIDE = {f"engine.{name}" for name in ("name", "workers", "device", "checkpoint", "address")} | {"measure.mlflow"}
@@ -74,12 +72,8 @@ def reproduce(
     out = out or Path("runs") / f"reproduce-{scale}"
     trials = plan(experiment, scale, part, overrides, out)
     unique = {trial.cell.folder: trial.cell for trial in trials}
-    make_folder(out)
-    try:
-        with FileLock(out / ".lock", timeout=0):
-            failed = run_cells(list(unique.values()), progress or GridProgress())
-    except Timeout:
-        raise UserError(f"another command is working in {out}; wait for it, or give another --out") from None
+    with locked(out):
+        failed = run_cells(list(unique.values()), progress or GridProgress())
     decisive = {key: value for key, value in overrides.items() if key not in BESIDE}
     given = [*([part.name] if part.name else []), *(f"{key}={value}" for key, value in decisive.items())]
     return Reproduction(

@@ -203,6 +203,13 @@ def test_errors_say_what_to_do(wine) -> None:
         model.predict(X)
     with pytest.raises(ValueError, match="'site 9': it is no site that fit saw"):
         model.predict(X, group="site 9")
+    alone = FederatedClassifier(method="fedproto", **QUICK).fit(X, y)
+    with pytest.raises(ValueError, match=r"fedproto has no model for all sites; fit with groups="):
+        alone.predict(X)
+    with pytest.raises(ValueError, match="groups name the sites; clients and alpha are for fit without groups"):
+        FederatedClassifier(**QUICK, clients=3).fit(X, y, groups=site)
+    with pytest.raises(ValueError, match="n_jobs = 0 has no meaning"):
+        FederatedClassifier(**QUICK, n_jobs=0).fit(X, y, groups=site)
     with pytest.raises(ValueError, match="5 groups for 178 samples"):
         FederatedClassifier(**QUICK).fit(X, y, groups=site[:5])
     without = FederatedClassifier(**QUICK, personal=False).fit(X, y, groups=site)

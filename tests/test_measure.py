@@ -122,7 +122,9 @@ def test_missing_classes_are_left_out_and_empty_definitions_are_nan() -> None:
     assert same["nc1_ratio"] == math.inf
     assert math.isnan(measured(z, y)["nc3_cos"])
     none = measured(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), classes=2)
+    assert none.pop("nc_classes") == 0
     assert all(math.isnan(value) for value in none.values())
+    assert (some["nc_classes"], one["nc_classes"]) == (3, 1)
 
 
 # --- agreement --------------------------------------------------------------------------------------------------------
@@ -157,6 +159,7 @@ def test_prototypes_are_compared_over_those_who_hold_the_class() -> None:
     W = [[1.0, 0.0], [0.0, 1.0]]
     values = agreement(2, ({0: [1.0, 0.0]}, W), ({0: [0.0, 1.0], 1: [5.0, 5.0]}, W), ({}, W))
     assert values["prototype_consistency"] == pytest.approx(0)
+    assert values["prototype_classes"] == 1
     same = agreement(2, ({0: [1.0, 1.0], 1: [1.0, 0.0]}, W), ({0: [2.0, 2.0], 1: [3.0, 0.0]}, W))
     assert same["prototype_consistency"] == pytest.approx(1)
     assert same["prototype_consistency_raw"] == pytest.approx((1 + 9 / math.sqrt(5 * 17)) / 2)  # (2,1) and (4,1)

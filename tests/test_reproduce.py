@@ -149,6 +149,11 @@ def test_what_an_experiment_varies_cannot_be_set(setting: str, capsys: pytest.Ca
     assert "is what this experiment varies" in capsys.readouterr().err
 
 
+def test_a_figure_of_measures_needs_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "fig1", "--set", "measure.collapse=false"]) == 2
+    assert "leave it on" in capsys.readouterr().err
+
+
 def test_two_columns_in_one_claim() -> None:
     iid, skewed = (made_up(A=value).runs["A", "here"] for value in (0.9, 0.4))
     results = Results({("A", "iid"): iid, ("A", "skewed"): skewed})

@@ -233,6 +233,23 @@ def test_export_does_not_overwrite(runs: dict[str, fedetf.Result], tmp_path: Pat
         export_model(runs["fedavg"].folder, tmp_path / "m.pt2")
 
 
+def test_export_takes_a_folder_and_leaves_nothing_half_done(
+    runs: dict[str, fedetf.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_model(runs["fedavg"].folder, tmp_path / "m.safetensors")
+    with pytest.raises(UserError, match="is a file; export takes the folder"):
+        export_model(tmp_path / "m.safetensors", tmp_path / "m.onnx")
+
+    def full(model: Model, about: export.About, target: Path) -> None:
+        target.write_bytes(b"half of it")
+        raise OSError("no space left on device")
+
+    monkeypatch.setitem(export.WRITERS, ".pt2", full)
+    with pytest.raises(OSError, match="no space"):
+        export_model(runs["fedavg"].folder, tmp_path / "m.pt2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.safetensors", "m.safetensors.md"]
+
+
 def test_onnx_is_an_extra(runs: dict[str, fedetf.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"install them with: pip install 'fedetf\[export\]'"):
@@ -334,10 +351,9 @@ def test_features_computed_once_change_nothing(method: str, monkeypatch: pytest.
     """The same run with and without: accuracies, losses, the head, up to rounding."""
     encoder = build_encoder("cnn", (1, 8, 8)).requires_grad_(False)
     options = {**QUICK, "clients": 3, "rounds": 2, "model": encoder, "method": method}
-    settings = {**SMALL, "data.augment": "crop_flip"}
-    once = fedetf.run(**options, settings=settings)
+    once = fedetf.run(**options, settings=SMALL)
     monkeypatch.setattr(api, "with_features", lambda job, tick: job)
-    each_time = fedetf.run(**options, settings=settings)
+    each_time = fedetf.run(**options, settings=SMALL)
     assert once.general == each_time.general
     assert once.personal_per_client == each_time.personal_per_client
     assert [r.loss for r in once.rounds] == pytest.approx([r.loss for r in each_time.rounds], rel=1e-5)
@@ -345,6 +361,11 @@ def test_features_computed_once_change_nothing(method: str, monkeypatch: pytest.
         torch.testing.assert_close(tensor, each_time.outcome.model[name], rtol=1e-4, atol=1e-5)
     assert not any(name.startswith("encoder.") for name in once.outcome.model)
     assert once.outcome.bytes_up < each_time.outcome.bytes_up  # it does not travel either
+
+
+def test_features_computed_once_cannot_be_augmented() -> None:
+    with pytest.raises(UserError, match=r"data\.augment does nothing for a frozen encoder"):
+        fedetf.run(clients=3, rounds=1, model=frozen_encoder(), settings={"data.augment": "crop_flip"})
 
 
 @pytest.mark.slow

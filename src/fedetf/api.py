@@ -17,7 +17,7 @@ from fedetf.engines.job import Job
 from fedetf.engines.make import choose
 from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
-from fedetf.features import with_encoder, with_features
+from fedetf.features import runs_once, with_encoder, with_features
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.heads import Net
 from fedetf.methods import Method, is_method, make_method
@@ -291,6 +291,8 @@ def prepare_own(
 def _job(settings: Settings, method: Method, dataset: Dataset, partition: Partition, encoder: nn.Module | None) -> Job:
     if settings.data.augment != "none" and len(dataset.shape) != 3:
         raise UserError(f"data.augment = {settings.data.augment!r} is for images, not for vectors; leave it out")
+    if settings.data.augment != "none" and encoder is not None and runs_once(encoder, settings):
+        raise UserError("data.augment does nothing for a frozen encoder, which sees every image once; leave it out")
     section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))
     job = Job(settings.model_copy(update={"method": section}), method, dataset, partition, encoder)
     choose(settings.engine)

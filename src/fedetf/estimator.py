@@ -190,6 +190,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if self.alpha is None:
                 return np.array([]), iid_partition(codes, self.clients, seed)
             return np.array([]), dirichlet_partition(codes, self.clients, self.alpha, seed)
+        if self.clients != 1 or self.alpha is not None:
+            raise UserError("groups name the sites; clients and alpha are for fit without groups")
         names = column_or_1d(groups)
         if len(names) != len(codes):
             raise UserError(f"{len(names)} groups for {len(codes)} samples; give the site of each sample")
@@ -207,6 +209,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return {**own, **(self.settings or {})}
 
     def _engine(self) -> dict[str, Any]:
+        if self.n_jobs == 0:
+            raise UserError("n_jobs = 0 has no meaning; give a number of processes, or -1 for all cores")
         if self.n_jobs is None or self.n_jobs == 1:
             return {"engine": "serial"}
         return {"engine": "processes", "workers": self.n_jobs if self.n_jobs > 0 else None}
@@ -247,7 +251,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise UserError(f"there is no personal model of {group!r}: {why}")
             net.load_state_dict(with_encoder(net, self._personal[group]))
         elif not self._method.has_global:
-            raise UserError(f"{self._method.name} has no model for all sites; predict with group=...")
+            how = "predict with group=..." if len(self.groups_) else "fit with groups=..., predict with group=..."
+            raise UserError(f"{self._method.name} has no model for all sites; {how}")
         return net
 
 

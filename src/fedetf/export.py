@@ -10,11 +10,13 @@ import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import nn
 
+from fedetf.config import MeasureSettings
 from fedetf.errors import UserError, unknown
 from fedetf.methods import Method
 from fedetf.runs import make_folder
@@ -66,13 +68,19 @@ def export(
     for path in (target, card):
         if path.exists():
             raise UserError(f"{path} exists already and is not overwritten; give another --to, or remove it")
+    if Path(folder).is_file():
+        raise UserError(f"{folder} is a file; export takes the folder of the run that it is from")
     file = saved_model(Path(folder), client)
     ready = load(folder, client, method=method, model=model)
     result = json.loads((Path(folder) / "result.json").read_text("utf-8"))
     make_folder(target.parent)
     settings = file.settings.model_dump(exclude_none=True, exclude={"engine", "measure"})
     about = {**file.about, "settings": settings, "client": file.client}
-    WRITERS[target.suffix](ready, about, target)
+    with TemporaryDirectory(dir=target.parent, prefix=".export-") as temporary:  # whole or not at all
+        part = Path(temporary) / target.name
+        WRITERS[target.suffix](ready, about, part)
+        for written in Path(temporary).iterdir():  # of a large ONNX model, also its file of weights
+            written.replace(target.parent / written.name)
     write_whole(card, model_card(ready, file, result, target).encode())
     return card
 
@@ -141,7 +149,8 @@ probabilities = model(inputs)  # a torch tensor, as below""",
 
 def model_card(model: Model, file: SavedModel, result: dict[str, Any], target: Path) -> str:
     """What a reader of the file must know, as Markdown: origin, accuracy, inputs, classes, how to load it."""
-    settings, shape = file.settings, ", ".join(map(str, model.inputs.shape))
+    settings = file.settings.model_copy(update={"measure": MeasureSettings()})  # its mlflow may hold a password
+    shape = ", ".join(map(str, model.inputs.shape))
     held = f"{result['clients']} clients ({settings.data.describe()})"
     whose = "the global model" if file.client is None else f"the personal model of client {file.client}"
     kind = "uint8 images, pixels 0 to 255, not normalised" if model.inputs.are_images else "float32 numbers"

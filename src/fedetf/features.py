@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from fedetf.config import Settings
 from fedetf.data.samples import Dataset, Samples
 from fedetf.engines.job import Job, placed, preparation
 from fedetf.engines.make import cores, find_device
@@ -25,12 +26,8 @@ Tick = Callable[[int, int], None]  # samples done, samples in all
 
 
 def with_features(job: Job, tick: Tick) -> Job:
-    """The job with the features ``[N, D]`` of its encoder for data, if that is frozen; else the job as it is.
-
-    The authors' code runs frozen encoders in train mode, where BatchNorm makes features depend on the batch; so there
-    they cannot be computed beforehand.
-    """
-    if job.encoder is None or not is_frozen(job.encoder) or job.settings.fidelity == "authors":
+    """The job with the features ``[N, D]`` of its encoder for data, if that is frozen; else the job as it is."""
+    if job.encoder is None or not runs_once(job.encoder, job.settings):
         return job
     engine, data = job.settings.engine, job.dataset
     device = find_device(engine.device)
@@ -60,6 +57,15 @@ def with_features(job: Job, tick: Tick) -> Job:
     ):
         features = Dataset(encoded(data.train), encoded(data.test), data.classes)
     return replace(job, dataset=features, encoder=nn.Identity())
+
+
+def runs_once(encoder: nn.Module, settings: Settings) -> bool:
+    """Whether an encoder's features can be computed beforehand.
+
+    The authors' code runs frozen encoders in train mode, where BatchNorm makes features depend on the batch; so there
+    they cannot.
+    """
+    return is_frozen(encoder) and settings.fidelity != "authors"
 
 
 def is_frozen(encoder: nn.Module) -> bool:

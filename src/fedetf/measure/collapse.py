@@ -39,7 +39,7 @@ def class_statistics(z: Tensor, y: Tensor, totals: Tensor) -> Statistics:
 
 
 def collapse(statistics: Statistics, classifier: Tensor | None) -> dict[str, float]:
-    """All measures of a model.
+    """All measures of a model, and C' as ``nc_classes``.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def collapse(statistics: Statistics, classifier: Tensor | None) -> dict[str, flo
     means = statistics["sum"][present] / n[:, None]
     centred = means - means.mean(dim=0) if len(means) else means
     within = statistics["scatter"] / max(len(n), 1) - means.T @ means / max(len(n), 1)
-    values = _nc1(within, centred, singletons=bool((n <= 1).all()))
+    values = {"nc_classes": float(len(n)), **_nc1(within, centred, singletons=bool((n <= 1).all()))}
     values["nc1_cos"] = _nc1_cos(means, statistics["unit_sum"][present], statistics["directed"][present])
     values |= _nc2(centred)
     values["nc2_uncentred"] = _distance_from_etf(means)

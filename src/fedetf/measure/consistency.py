@@ -9,11 +9,12 @@ from fedetf.measure.cosines import EPS, Cosines
 
 
 class Consistency:
-    """Takes in one client of a round after the other; all values are mean cosines of pairs of clients but ``drift``.
+    """Takes in one client of a round after the other; but two, all values are mean cosines of pairs of clients.
 
     - ``prototype_consistency``: of the class means of features, class by class, over those who hold the class. Features
       that are never negative, such as h, have large cosines whatever they are: ``prototype_consistency_centred`` takes
       the class means of each client less their mean, ``prototype_consistency_raw`` takes h for every method.
+      ``prototype_classes`` is the number of classes with two holders or more, which the first rests on.
     - ``classifier_consistency``: of the class vectors of the heads, class by class; ``classifier_consistency_flat``
       of the heads as one vector each.
     - ``model_consistency``: of the encoders' trained tensors; ``update_consistency`` of what local training added.
@@ -76,6 +77,7 @@ class Consistency:
             "prototype_consistency": self._prototypes.mean(),
             "prototype_consistency_centred": self._centred.mean(),
             "prototype_consistency_raw": self._raw.mean(),
+            "prototype_classes": float(self._prototypes.rows()),
             "classifier_consistency": self._classifiers.mean(),
             "classifier_consistency_flat": self._flat.mean(),
             "model_consistency": self._models.mean(),

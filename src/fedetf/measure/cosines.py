@@ -45,6 +45,10 @@ class Cosines:
         pairs = self.number * (self.number - 1)
         return torch.where(pairs > 0, (self._sums.square().sum(dim=1) - self.number) / pairs, torch.nan)
 
+    def rows(self) -> int:
+        """How many rows have pairs."""
+        return int((self.number > 1).sum())
+
     def mean(self) -> float:
         """The mean over the rows that have pairs, each with the same weight; NaN if none has."""
         values = self.values()

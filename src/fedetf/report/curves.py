@@ -87,6 +87,19 @@ _MEASURES = {
         "Alignment of features and classifier (NC3)",
         "Cosine between each class mean and its classifier vector. 1 is aligned; higher is better.",
     ),
+    "nc2_uncentred": (
+        "Neural-collapse error, class means not centred",
+        "As in the paper's Figure 5b; features that are never negative cannot reach 0. Lower is better.",
+    ),
+    "prototype_consistency_raw": (
+        "Prototype consistency of the encoder's features",
+        "Of h for every method, FedETF's included; higher is better.",
+    ),
+    "prototype_consistency_centred": (
+        "Prototype consistency, centred",
+        "What is common to all classes of a client does not count; higher is better.",
+    ),
+    "nc1_trace": ("Spread within classes (NC1)", "Depends on the scale of features; lower is better."),
     "nc1_pinv": ("Within-class variability, whitened (NC1)", "Lower is better."),
     "nc1_cos": ("Cosine of features to their class mean (NC1)", "1 is full collapse; higher is better."),
     "nc2_norm": ("Unequal lengths of class means (NC2)", "Coefficient of variation; 0 is equal, lower is better."),
@@ -94,6 +107,8 @@ _MEASURES = {
     "classifier_consistency_flat": ("Classifier consistency, whole matrix", "1 is equal; higher is better."),
     "update_consistency": ("Consistency of updates", "1: all clients move the same way; higher is better."),
     "drift": ("Drift", "Length of a client's update relative to the model; lower is less drift."),
+    "nc_classes": ("Classes in the test set", "What the neural-collapse measures rest on."),
+    "prototype_classes": ("Classes with two holders or more", "What prototype consistency rests on."),
 }
 _ON_THE_PAGE = 6
 

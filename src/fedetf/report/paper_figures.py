@@ -105,15 +105,18 @@ def figure4(found: Reproduction) -> Figure:
 
 
 def figure5(found: Reproduction) -> Figure:
-    """Feature alignment, neural collapse and drift over the rounds."""
+    """Feature alignment, neural collapse and drift over the rounds; below, the first two measured in other ways."""
     panels = {
         "prototype_consistency": "(a) prototype consistency of clients\nhigher: features agree",
         "nc2_uncentred": "(b) neural-collapse error of the global model\nlower: closer to a simplex ETF",
         "model_consistency": "(c) consistency of local models\nhigher: less drift",
+        "prototype_consistency_raw": "(a) of the encoder's features h for both",
+        "nc2": "(b) with centred class means",
+        "prototype_consistency_centred": "(a) with centred class means",
     }
     (column,) = found.columns
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
-    for axes, (metric, title) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+    figure = Figure(figsize=(13, 8), layout="constrained")
+    for axes, (metric, title) in zip(figure.subplots(2, 3).flat, panels.items(), strict=True):
         _draw_curves(axes, found, column, metric)
         axes.set(title=title)
         axes.legend(frameon=False)

@@ -18,6 +18,7 @@ MEASURES = {
     "nc2_uncentred": "NC error, as in the paper",
     "nc2": "NC error, centred",
     "prototype_consistency": "prototype consistency",
+    "prototype_consistency_raw": "the same, of h",
     "prototype_consistency_centred": "the same, centred",
     "classifier_consistency": "classifier consistency",
     "model_consistency": "model consistency",

@@ -161,6 +161,9 @@ def _check(experiment: Experiment, part: Part, overrides: Mapping[str, Any]) -> 
     for key in overrides:
         if key in own:
             raise UserError(f"{key} is what this experiment varies; use --dataset, --methods or --seeds")
+    measured = any(claim.metric not in ("general", "personal") for claim in experiment.claim)
+    if measured and overrides.get("measure.collapse") is False:
+        raise UserError("this experiment shows what measure.collapse measures; leave it on")
     known = {row.settings["method.name"] for row in experiment.row}
     for method in part.methods:
         if method not in known:

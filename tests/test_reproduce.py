@@ -85,6 +85,17 @@ def test_experiments_share_runs_with_the_same_settings() -> None:
     assert not folders("fig5", {"fidelity": "authors"}) & folders("fig5")
 
 
+def test_a_column_or_a_row_can_have_seeds_of_its_own() -> None:
+    def seeds(row: str, column: str, part: Part = Part()) -> list[int]:
+        trials = plan(load_experiment("table1"), "small", part, {}, Path("out"))
+        return [t.cell.settings.seed for t in trials if (t.row, t.column) == (row, column)]
+
+    assert seeds("FedETF", "CIFAR-10, α = 0.05") == [8, 9, 10]
+    assert seeds("FedProx", "CIFAR-10, α = 0.05") == [8, 9]
+    assert seeds("FedETF", "CIFAR-100, α = 0.05") == [8]
+    assert seeds("FedETF", "CIFAR-100, α = 0.05", Part(seeds=[1, 2])) == [1, 2]
+
+
 def test_a_part_of_an_experiment() -> None:
     part = Part(datasets=["cifar100"], methods=["fedavg"], seeds=[1])
     trials = plan(load_experiment("table1"), "paper", part, {}, Path("out"))

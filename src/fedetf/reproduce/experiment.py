@@ -40,6 +40,7 @@ class Column(Section):
     small: Flat | None = None
     smoke: Flat | None = None
     rows: dict[ScaleName, list[str]] = Field({}, description="the only rows that it has at a scale, if not all")
+    seeds: dict[ScaleName, list[int]] = Field({}, description="at a scale, if not those of its rows")
 
     def settings(self, scale: ScaleName) -> Flat | None:
         """What distinguishes it at a scale."""
@@ -145,7 +146,7 @@ def plan(
         chosen = {**scale.settings, **point, **row.settings, **overrides}
         if not _wanted(part.methods, chosen["method.name"]) or not _wanted(part.datasets, chosen["data.name"]):
             continue
-        for seed in part.seeds or row.seeds.get(scale_name, scale.seeds):
+        for seed in part.seeds or column.seeds.get(scale_name) or row.seeds.get(scale_name, scale.seeds):
             settings = resolve(None, {**chosen, "seed": seed})
             names = (("method", row.name), ("setting", column.name))
             trials.append(Trial(row.name, column.name, Cell(names, settings, out / "runs" / run_name(settings))))

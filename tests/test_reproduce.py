@@ -86,14 +86,14 @@ def test_experiments_share_runs_with_the_same_settings() -> None:
 
 
 def test_a_column_or_a_row_can_have_seeds_of_its_own() -> None:
-    def seeds(row: str, column: str, part: Part = Part()) -> list[int]:
-        trials = plan(load_experiment("table1"), "small", part, {}, Path("out"))
+    def seeds(row: str, column: str, *given: int) -> list[int]:
+        trials = plan(load_experiment("table1"), "small", Part(seeds=given), {}, Path("out"))
         return [t.cell.settings.seed for t in trials if (t.row, t.column) == (row, column)]
 
     assert seeds("FedETF", "CIFAR-10, α = 0.05") == [8, 9, 10]
     assert seeds("FedProx", "CIFAR-10, α = 0.05") == [8, 9]
     assert seeds("FedETF", "CIFAR-100, α = 0.05") == [8]
-    assert seeds("FedETF", "CIFAR-100, α = 0.05", Part(seeds=[1, 2])) == [1, 2]
+    assert seeds("FedETF", "CIFAR-100, α = 0.05", 1, 2) == [1, 2]
 
 
 def test_a_part_of_an_experiment() -> None:

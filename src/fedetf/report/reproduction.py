@@ -14,15 +14,20 @@ from fedetf.reproduce.run import Reproduction
 from fedetf.runs import make_folder
 from fedetf.state import write_whole
 
+# Short words, so that a terminal has room for them; LEGEND says what they are.
 MEASURES = {
-    "nc2_uncentred": "NC error, as in the paper",
-    "nc2": "NC error, centred",
-    "prototype_consistency": "prototype consistency",
-    "prototype_consistency_raw": "the same, of h",
-    "prototype_consistency_centred": "the same, centred",
-    "classifier_consistency": "classifier consistency",
-    "model_consistency": "model consistency",
+    "nc2_uncentred": "NC2 as in paper",
+    "nc2": "NC2 centred",
+    "prototype_consistency": "protos",
+    "prototype_consistency_raw": "protos of h",
+    "prototype_consistency_centred": "protos centred",
+    "classifier_consistency": "heads",
+    "model_consistency": "encoders",
 }
+LEGEND = """NC2 is the neural-collapse error of the global model: lower is better. The others say how far the clients
+agree after local training, in their prototypes (means of features), heads and encoders: higher is better. Mean over the
+last five rounds and the seeds.
+"""
 
 
 def write_reproduction(found: Reproduction) -> list[Path]:
@@ -63,10 +68,13 @@ def to_markdown(found: Reproduction) -> str:
     if found.trials:
         parts.append("Mean±standard deviation (population) over seeds; the best two in bold.\n")
     for column in found.columns:
-        parts.append(f"## {column}\n\n{_conditions(found, column)}\n\n{column_table(found, column)}")
+        parts.append(f"## {column}\n\n{_conditions(found, column)}\n\n{accuracy_table(found, column)}")
+        parts.append(measures_table(found, column))
+    if any(measures_table(found, column) for column in found.columns):
+        parts.append(LEGEND)
     parts.append("".join(f"- {line}\n" for line in verdicts(found)))
     parts += [f"Failed: {run}: {why}\n" for run, why in found.failed.items()]
-    return "\n".join(parts)
+    return "\n".join(part for part in parts if part)
 
 
 def _conditions(found: Reproduction, column: str) -> str:
@@ -79,8 +87,8 @@ def _conditions(found: Reproduction, column: str) -> str:
     return f"Run here: {s.data.name}, {images}{size}, {s.model.name}, {clients}, {training}."
 
 
-def column_table(found: Reproduction, column: str) -> str:
-    """Our values and the paper's for every row of a column, as Markdown."""
+def accuracy_table(found: Reproduction, column: str) -> str:
+    """Our accuracies and the paper's for every row of a column, as Markdown."""
     rows = found.rows(column)
     names = [c.name for c in found.experiment.column]
     printed = {row.name: row.values for row in found.experiment.row}
@@ -90,11 +98,23 @@ def column_table(found: Reproduction, column: str) -> str:
         columns[f"{metric} (%)"] = _marked([found.results.values(row, column, metric) for row in rows])
         if any(value != "-" for value in theirs):
             columns[f"paper's {metric} (%)"] = theirs
+    columns["seeds"] = [str(len(found.results.runs.get((row, column), []))) for row in rows]
+    return _table(columns)
+
+
+def measures_table(found: Reproduction, column: str) -> str:
+    """What was measured beside accuracy, for every row of a column; empty if nothing was."""
+    rows = found.rows(column)
+    columns: dict[str, Sequence[str]] = {"method": rows}
     for metric, name in MEASURES.items():
         values = [found.results.values(row, column, metric) for row in rows]
         if any(values):
             columns[name] = [f"{statistics.mean(v):.3f}" if v else "-" for v in values]
-    columns["seeds"] = [str(len(found.results.runs.get((row, column), []))) for row in rows]
+    return _table(columns) if len(columns) > 1 else ""
+
+
+def _table(columns: dict[str, Sequence[str]]) -> str:
+    """Markdown of columns of the same length, by heading."""
     lines = [list(columns), ["---"] * len(columns), *zip(*columns.values(), strict=True)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -16,9 +16,16 @@ import fedetf
 from fedetf.api import prepare
 from fedetf.config import resolve
 from fedetf.data import load
+from fedetf.engines.steps import Step
 from fedetf.errors import RunError, UserError
+from fedetf.export import export
 from fedetf.federation import Federation
+from fedetf.flower.federate import Federate
+from fedetf.flower.messages import Order, misfit
+from fedetf.flower.site import NodeSettings, Site
+from fedetf.flower.states import KeptStates
 from fedetf.methods import METHODS, Scope
+from fedetf.report.page import write_report
 from fedetf.state import load_state, save_state
 
 TRAINED = {"samples", "loss", "images"}
@@ -96,6 +103,11 @@ def test_sites_give_the_simulators_bits_and_send_what_the_table_says(method: str
         kept = next((tmp_path / "kept" / site).rglob("personal.safetensors"))
         model = load_state(tmp_path / "simulated" / "personal" / f"{k}.safetensors")
         assert all(torch.equal(tensor, model[name]) for name, tensor in load_state(kept).items())
+        if method == "fedetf":  # it knows all that it takes to be used there
+            x = expected.job.dataset.test.x[:5]
+            assert torch.equal(fedetf.load(kept)(x), fedetf.load(tmp_path / "simulated", client=k)(x))
+            card = export(kept, tmp_path / f"{k}.safetensors")
+            assert f"{expected.personal_per_client[k]:.4f}" in card.read_text()
     assert not (tmp_path / "run" / "personal").exists()
 
 
@@ -119,8 +131,8 @@ def test_an_answer_lost_after_the_site_wrote_its_state_applies_the_dual_once(tmp
     wire.run_server()
     assert records(tmp_path)[1]["missing"] == {"2": "no answer within 0.5 s"}
     assert_ends_as_with(tmp_path, [[0, 1, 2], [0, 1], [0, 1, 2]])
-    kept = sorted(path.name for path in (tmp_path / "kept" / "rome").rglob("round-*"))
-    assert kept == ["round-00001.safetensors", "round-00003.safetensors"]
+    kept = sorted(path.name for path in (tmp_path / "kept" / "rome").rglob("*-*.safetensors"))
+    assert kept == [f"{name}.safetensors" for name in ("accepted-00001", "round-00002", "round-00003")]
 
 
 def test_a_node_that_was_started_anew_is_not_waited_for(tmp_path: Path) -> None:
@@ -153,9 +165,14 @@ def no_metrics(answer: Message) -> Message:
     [
         (lambda a: spoilt_model(a, "head.bias", torch.full((10,), math.nan)), "refused", "holds NaN"),
         (lambda a: spoilt_model(a, "head.bias", torch.zeros(9)), "refused", "has shape"),
-        (lambda a: spoilt_model(a, "head.bias", torch.zeros(10).double()), "missing", "has the type torch.float64"),
-        (lambda a: spoilt_model(a, "more", torch.zeros(9)), "missing", "do not say which classes"),
-        (no_metrics, "missing", "its answer cannot be read: ValueError"),
+        (lambda a: spoilt_model(a, "head.bias", torch.zeros(10).double()), "refused", "has the type torch.float64"),
+        (lambda a: spoilt_model(a, "more", torch.zeros(9)), "refused", "besides the model it sends more; this"),
+        (
+            lambda a: spoilt_model(a, "classes", torch.tensor([1])),
+            "refused",
+            "sends classes; this method sends nothing",
+        ),
+        (no_metrics, "refused", "its answer cannot be read: ValueError"),
     ],
 )
 def test_a_spoilt_update_is_left_out_and_its_dual_does_not_count(
@@ -170,21 +187,92 @@ def test_a_spoilt_update_is_left_out_and_its_dual_does_not_count(
     assert_ends_as_with(tmp_path, [[0, 1, 2], [0, 2], [0, 1, 2]])
 
 
+SOUND = {  # what a site may send as statistics, by method: FedNH and FedProto each round, CCVR at the end
+    "fednh": {"classes": torch.tensor([3]), "counts": torch.tensor([2]), "means": torch.ones(1, 64)},
+    "fedproto": {"classes": torch.tensor([3]), "prototypes": torch.ones(1, 64)},
+    "ccvr": {
+        "classes": torch.tensor([3]),
+        "counts": torch.tensor([2]),
+        "means": torch.ones(1, 64).double(),
+        "covariances": torch.ones(1, 64, 64).double(),
+    },
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "tensor", "why"),
+    ("method", "change", "why"),
     [
-        ("classes", torch.tensor([12]), "none of 0 to 9"),
-        ("classes", torch.tensor([[1]]), "do not say which classes"),
-        ("prototypes", torch.zeros(3, 2), "prototypes has the shape"),
+        ("fedproto", {"classes": torch.tensor([12])}, "none of 0 to 9"),
+        ("fedproto", {"classes": torch.tensor([[1]])}, "do not say which classes"),
+        ("fedproto", {"prototypes": torch.zeros(1, 2)}, "prototypes is torch.float32 [1, 2]"),
+        ("fedproto", {"prototypes": torch.zeros(1, 64).double()}, "prototypes is torch.float64"),
+        ("fedproto", {"prototypes": None}, "it sends classes; this method sends classes, prototypes"),
+        ("fedproto", {"head.weight": torch.zeros(10, 64)}, "sends classes, head.weight, prototypes; this"),
+        ("fednh", {"head.W": torch.ones(1, 64)}, "sends classes, counts, head.W, means; this"),
+        ("fednh", {"counts": None}, "sends classes, means; this"),
+        ("fednh", {"counts": torch.tensor([-5])}, "counts has a count below 1"),
+        ("fednh", {"means": torch.zeros(1, 64, 64)}, "means is torch.float32 [1, 64, 64]"),
+        ("ccvr", {"counts": torch.tensor([0])}, "counts has a count below 1"),
+        ("ccvr", {"covariances": None}, "sends classes, counts, means; this"),
+        ("ccvr", {"means": torch.ones(1, 64, 64).double()}, "means is torch.float64 [1, 64, 64]"),
     ],
 )
-def test_prototypes_that_do_not_fit_are_left_out(name: str, tensor: torch.Tensor, why: str, tmp_path: Path) -> None:
-    wire = quick(tmp_path, "fedproto", rounds=1)
+def test_statistics_are_what_the_method_sends_or_refused(
+    method: str, change: dict[str, torch.Tensor | None], why: str
+) -> None:
+    kind = METHODS[method]
+    rows = {**kind.upload_rows, **kind.summary_rows}
+    assert misfit(SOUND[method], rows, 10, 64) is None
+    spoilt = {name: tensor for name, tensor in {**SOUND[method], **change}.items() if tensor is not None}
+    assert why in str(misfit(spoilt, rows, 10, 64))
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fednh"])
+def test_statistics_that_do_not_fit_are_left_out(method: str, tmp_path: Path) -> None:
+    wire = quick(tmp_path, method, rounds=1)
     wire.spoil = lambda request, answer: (
-        spoilt_model(answer, name, tensor) if request.metadata.dst_node_id == 101 else answer
+        spoilt_model(answer, "classes", torch.tensor([12])) if request.metadata.dst_node_id == 101 else answer
     )
     wire.run_server()
-    assert why in records(tmp_path)[0]["missing"]["1"]
+    assert "none of 0 to 9" in records(tmp_path)[0]["refused"]["1"]
+
+
+def test_a_site_cannot_reach_the_private_heads_of_others(tmp_path: Path) -> None:
+    wire = quick(tmp_path, "fedrep", rounds=2)
+
+    def attack(request: Message, answer: Message) -> Message:
+        if (request.metadata.group_id, request.metadata.dst_node_id) != ("1", 101):
+            return answer
+        spoilt_model(answer, "classes", torch.tensor([0, 1]))
+        return spoilt_model(answer, "head.weight", torch.full((10, 64), 7.0))
+
+    wire.spoil = attack
+    wire.run_server()
+    first, second = records(tmp_path)
+    assert "sends classes, head.weight; this method sends nothing" in first["refused"]["1"]
+    assert "refused" not in second
+    assert_ends_as_with(tmp_path, [[0, 2], [0, 1, 2]])
+
+
+def test_a_spoilt_personal_answer_is_left_out(tmp_path: Path) -> None:
+    app = make_app(tmp_path / "app", "fedetf", 1, model="mlp", limit=60)
+    wire = Wire(app, tmp_path / "kept", out=str(tmp_path / "run"))
+
+    def spoil(request: Message, answer: Message) -> Message:
+        metrics = answer.content.metric_records["metrics"]
+        if request.metadata.message_type == "query.personalise":
+            if request.metadata.dst_node_id == 100:
+                metrics["accuracy"] = math.nan
+            if request.metadata.dst_node_id == 101:
+                metrics["curve"] = [0.5]
+        return answer
+
+    wire.spoil = spoil
+    wire.run_server()
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    first, second, third = result["personal_per_client"]
+    assert (first, second) == (None, None)
+    assert result["personal"] == third
 
 
 def test_who_is_not_connected_is_left_out_and_too_few_end_the_run(tmp_path: Path) -> None:
@@ -193,6 +281,10 @@ def test_who_is_not_connected_is_left_out_and_too_few_end_the_run(tmp_path: Path
     wire.run_server()
     assert records(tmp_path)[0]["missing"] == {"1": "not connected"}
     assert_ends_as_with(tmp_path, [[0, 2]])
+    page = write_report([tmp_path / "run"], tmp_path / "page.html").path.read_text()
+    for text in ("paris, round 1: not connected", "3 sites. What each of them holds, it alone knows.", "flwr run APP"):
+        assert text in page
+    assert "alpha = 0.5" not in page
     alone = quick(tmp_path, join=0.01, out=str(tmp_path / "second"), **{"min-sites": 3})
     alone.away = wire.away
     with pytest.raises(RunError, match="2 sites are connected, at least 3 are needed; start the nodes of: paris"):
@@ -332,3 +424,57 @@ def test_arrays_keep_their_bits_and_shapes() -> None:
         assert again[name].dtype == tensor.dtype
         assert again[name].shape == tensor.shape
         assert torch.equal(again[name], tensor)
+
+
+# --- a site's own folder ----------------------------------------------------------------------------------------------
+
+
+def site_of(tmp_path: Path, data: Path) -> Site:
+    federate = Federate.of({"sites": "a, b", "classes": "cat, dog", "shape": "1x8x8", "out": "x"})
+    settings = resolve(None, {"data.name": "pets", "data.clients": 2, "model.name": "mlp", "method.name": "fedavg"})
+    return Site(federate, settings, 1, NodeSettings(data=str(data), keep=str(tmp_path / "kept")))
+
+
+def pictures(folder: Path, count: int) -> Path:
+    for kind in ("cat", "dog"):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            Image.new("L", (8, 8), 10 * number).save(folder / kind / f"{number}.png")
+    return folder
+
+
+def test_images_that_changed_since_the_run_began_are_noticed(tmp_path: Path) -> None:
+    data = pictures(tmp_path / "data", 5)
+    site = site_of(tmp_path, data)
+    received = site.job.build_net().state_dict()
+    step, order = Step("train", 0, client=1, round=1), Order("0" * 32, 1, 1, 0)
+    site.perform(step, order, received)
+    site_of(tmp_path, data).perform(step, order, received)
+    assert (tmp_path / "kept").stat().st_mode & 0o077 == 0
+    with pytest.raises(RunError, match="the images are not those that the run began with"):
+        site_of(tmp_path, pictures(tmp_path / "data", 6)).perform(step, order, received)
+    site_of(tmp_path, tmp_path / "data").perform(step, Order("1" * 32, 1, 1, 0), received)  # another run
+
+
+@pytest.mark.parametrize(("run", "client"), [("0" * 32, "../../victim"), ("0" * 32, 2), ("../up", 1), ("0" * 32, -1)])
+def test_a_server_cannot_name_another_folder(run: str, client: int, tmp_path: Path) -> None:
+    site = site_of(tmp_path, pictures(tmp_path / "data", 5))
+    with pytest.raises(RunError, match="no names of a run and a client"):
+        site.perform(Step("train", 0, client=1, round=1), Order(run, client, 1, 0), {})
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_state_that_is_written_too_late_does_not_count(tmp_path: Path) -> None:
+    states = KeptStates(tmp_path)
+    states.settle(0)
+    for number, accepted in ((1, 0), (3, 1), (2, 1), (4, 3)):  # round 2's process ends after that of round 3
+        states.settle(accepted)
+        states.write(number, {"v": torch.tensor(float(number))})
+    assert [states.load(number, True)["v"] for number in (1, 3)] == [1, 3]
+    for number in (2, 4):  # not accepted, not accepted yet
+        with pytest.raises(RunError, match=f"the private state of round {number} cannot be read"):
+            states.load(number, True)
+    states.settle(1)  # the server went back to its last checkpoint but one
+    assert states.load(1, True)["v"] == 1
+    states.settle(4)
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ["accepted-00003", "accepted-00004"]

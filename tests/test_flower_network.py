@@ -263,7 +263,7 @@ def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path
     assert [line.get("missing", {}) != {} for line in lines(out)] == [False, True, False]
     expected_run(apps["feddyn"], data, [[0, 1, 2], [0, 1], [0, 1, 2]], folder / "expected-feddyn")
     assert_same_model(out, folder / "expected-feddyn")
-    kept_duals = load_state(next((folder / "kept" / "rome").rglob("round-00001.safetensors")))
+    kept_duals = load_state(next((folder / "kept" / "rome").rglob("accepted-00001.safetensors")))
     assert any(tensor.any() for tensor in kept_duals.values())
 
 

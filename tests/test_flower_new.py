@@ -90,6 +90,10 @@ def test_keys_make_a_connection_to_the_named_host_only(tmp_path: Path, capsys: p
     with pytest.raises(SystemExit):
         make_keys_main([str(keys), "berlin"])
     assert "exists already" in capsys.readouterr().err
+    for names in (["../escaped"], ["server"], ["berlin", "berlin"]):
+        with pytest.raises(UserError, match="sites are different names of letters"):
+            make_keys(tmp_path / "new", names)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_of_images_or_of_parquet_files(tmp_path: Path, write_parquet: Callable[..., Path]) -> None:

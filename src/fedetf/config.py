@@ -168,6 +168,10 @@ class Settings(Section):
     engine: EngineSettings = EngineSettings()
     measure: MeasureSettings = MeasureSettings()
 
+    def portable(self) -> dict[str, Any]:
+        """What a model's file says of its run: all but what concerns the machine (MLflow's address may be secret)."""
+        return self.model_dump(exclude_none=True, exclude={"engine", "measure"})
+
     def to_toml(self) -> str:
         """The settings as TOML; values that are left out are derived from others."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))

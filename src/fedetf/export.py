@@ -13,10 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import tomli_w
 import torch
 from torch import nn
 
-from fedetf.config import MeasureSettings
 from fedetf.errors import UserError, unknown
 from fedetf.methods import Method
 from fedetf.runs import make_folder
@@ -41,7 +41,7 @@ def export(
     Parameters
     ----------
     folder, client, method, model:
-        As for :func:`fedetf.load`.
+        As for :func:`fedetf.load`; ``folder`` may be a ``.safetensors`` file as well.
     to:
         A new file. Its ending says what it becomes: ``.safetensors`` (weights, for :func:`fedetf.load`), ``.onnx``
         (needs the extra ``fedetf[export]``) or ``.pt2`` (for ``torch.export.load``).
@@ -68,20 +68,16 @@ def export(
     for path in (target, card):
         if path.exists():
             raise UserError(f"{path} exists already and is not overwritten; give another --to, or remove it")
-    if Path(folder).is_file():
-        raise UserError(f"{folder} is a file; export takes the folder of the run that it is from")
     file = saved_model(Path(folder), client)
     ready = load(folder, client, method=method, model=model)
-    result = json.loads((Path(folder) / "result.json").read_text("utf-8"))
     make_folder(target.parent)
-    settings = file.settings.model_dump(exclude_none=True, exclude={"engine", "measure"})
-    about = {**file.about, "settings": settings, "client": file.client}
+    about = {**file.about, "settings": file.settings.portable(), "client": file.client, "accuracy": file.accuracy}
     with TemporaryDirectory(dir=target.parent, prefix=".export-") as temporary:  # whole or not at all
         part = Path(temporary) / target.name
         WRITERS[target.suffix](ready, about, part)
         for written in Path(temporary).iterdir():  # of a large ONNX model, also its file of weights
             written.replace(target.parent / written.name)
-    write_whole(card, model_card(ready, file, result, target).encode())
+    write_whole(card, model_card(ready, file, target).encode())
     return card
 
 
@@ -147,25 +143,24 @@ probabilities = model(inputs)  # a torch tensor, as below""",
 }
 
 
-def model_card(model: Model, file: SavedModel, result: dict[str, Any], target: Path) -> str:
+def model_card(model: Model, file: SavedModel, target: Path) -> str:
     """What a reader of the file must know, as Markdown: origin, accuracy, inputs, classes, how to load it."""
-    settings = file.settings.model_copy(update={"measure": MeasureSettings()})  # its mlflow may hold a password
-    shape = ", ".join(map(str, model.inputs.shape))
-    held = f"{result['clients']} clients ({settings.data.describe()})"
+    settings, shape = file.settings, ", ".join(map(str, model.inputs.shape))
+    held = f"{settings.data.clients} clients ({settings.data.describe()})"
     whose = "the global model" if file.client is None else f"the personal model of client {file.client}"
     kind = "uint8 images, pixels 0 to 255, not normalised" if model.inputs.are_images else "float32 numbers"
-    accuracies = [("general: final global model on the test set", result["general"])]
+    of = "general: final global model on the test set"
     if file.client is not None:
-        accuracies = [("personal: this model on the client's own test split", file.about.get("accuracy"))]
-    rows = "\n".join(f"| {name} | {'-' if value is None else f'{value:.4f}'} |" for name, value in accuracies)
+        of = "personal: this model on the client's own test split"
+    accuracy = "-" if file.accuracy is None else f"{file.accuracy:.4f}"
     return f"""# {settings.method.name} on {settings.data.name}: {whose}
 
-Made by federated learning with fedetf: {held}, {result["rounds"]} rounds, encoder `{settings.model.name}`, seed
+Made by federated learning with fedetf: {held}, {settings.train.rounds} rounds, encoder `{settings.model.name}`, seed
 {settings.seed}.
 
 | accuracy | fraction |
 |---|---|
-{rows}
+| {of} | {accuracy} |
 
 ## Load it
 
@@ -183,6 +178,6 @@ Made by federated learning with fedetf: {held}, {result["rounds"]} rounds, encod
 ## Settings
 
 ```toml
-{settings.to_toml().strip()}
+{tomli_w.dumps(settings.portable()).strip()}
 ```
 """

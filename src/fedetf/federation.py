@@ -250,7 +250,7 @@ class Federation:
         down = nbytes(self.server.state)
         for result in trained:
             if isinstance(result, Missing):
-                record.missing[result.client] = result.why
+                (record.refused if result.refused else record.missing)[result.client] = result.why
                 continue
             upload = result.upload
             record.bytes_down += down
@@ -274,9 +274,9 @@ class Federation:
     def _check_enough(self, record: Round, sound: int) -> None:
         """Stop, before the server has changed, if too many updates were left out."""
         left_out = {**record.refused, **record.missing}
-        if not left_out or sound >= self.engine.fewest:
+        if sound >= self.engine.fewest or not (left_out or self.job.partition.elsewhere):
             return
-        client, problem = next(iter(left_out.items()))
+        client, problem = next(iter(left_out.items()), (record.participants[0], "it trained on no sample"))
         if not sound and not record.missing:
             why = f"every update was refused (client {client}: {problem}); lower train.lr"
         else:

@@ -81,7 +81,8 @@ def load(
     Parameters
     ----------
     path:
-        The folder of a run that is done, or a ``.safetensors`` file that ``fedetf export`` wrote.
+        The folder of a run that is done, or a ``.safetensors`` file: one that ``fedetf export`` wrote, or the personal
+        model that a real site keeps.
     client:
         Whose personal model; None for the global one.
     method:
@@ -136,6 +137,7 @@ class SavedModel:
     about: Mapping[str, Any]
     state: State
     client: int | None
+    accuracy: float | None  # the personal one of a client's model, the general one of the global
 
 
 def saved_model(path: Path, client: int | None) -> SavedModel:
@@ -146,7 +148,8 @@ def saved_model(path: Path, client: int | None) -> SavedModel:
             raise UserError(f"{path} is a file of a run; give the folder of the run")
         if client is not None:
             raise UserError(f"{path} holds one model; leave the client out")
-        return SavedModel(path, validated(Settings, about["settings"]), about, state, about["client"])
+        settings = validated(Settings, about["settings"])
+        return SavedModel(path, settings, about, state, about["client"], about["accuracy"])
     config = path / "config.toml"
     if not config.is_file():
         raise UserError(f"{path} is no run folder: there is no config.toml in it")
@@ -157,7 +160,10 @@ def saved_model(path: Path, client: int | None) -> SavedModel:
         file = path / "personal" / f"{client}.safetensors"
         if not file.is_file():
             raise UserError(_no_client(path, client))
-    return SavedModel(file, resolve(str(config)), *_read(file), client)
+    about, state = _read(file)
+    result = json.loads((path / "result.json").read_text("utf-8"))
+    accuracy = result["general"] if client is None else about["accuracy"]
+    return SavedModel(file, resolve(str(config)), about, state, client, accuracy)
 
 
 def _no_client(path: Path, client: int) -> str:

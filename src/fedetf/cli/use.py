@@ -43,7 +43,12 @@ def add_to(commands: Any) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", type=folder, help="the folder of a run that is done")
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        type=folder,
+        help="the folder of a run that is done, or a .safetensors file that was exported",
+    )
     parser.add_argument("--client", metavar="K", type=int, help="that client's personal model, not the global one")
 
 

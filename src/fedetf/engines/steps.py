@@ -51,6 +51,7 @@ class Missing:
 
     client: int
     why: str
+    refused: bool = False  # something came, and was not taken
 
 
 Result = Trained | State | Personal | Missing  # of train, of summarise and evaluate, of personalise, of none

@@ -17,9 +17,9 @@ from fedetf.engines.worker import Worker
 from fedetf.errors import RunError
 from fedetf.flower.federate import Federate
 from fedetf.flower.messages import TYPES, Order, misfit, to_arrays, to_records, unpack_answer
-from fedetf.flower.privacy import noised
+from fedetf.flower.privacy import PrivacyLedger, noised
 from fedetf.flower.states import RoundsOnly
-from fedetf.methods import Scope
+from fedetf.methods import Rows, Scope
 from fedetf.state import State, defect
 
 LOG = logging.getLogger("flwr")
@@ -40,14 +40,16 @@ class FlowerEngine(Engine):
     The server trains nobody: it only tests the global model, on a set of its own.
     """
 
-    def __init__(self, job: Job, federate: Federate, grid: Grid):
+    def __init__(self, job: Job, federate: Federate, grid: Grid, ledger: PrivacyLedger):
         super().__init__(job, RoundsOnly())
         self.fewest = federate.min_sites
         self.measures = bool(federate.test)
         self.run = ""  # which run it is; see server.RunId
         self._federate = federate
         self._grid = grid
+        self._ledger = ledger
         self._worker = Worker(job, find_device(job.settings.engine.device))
+        self._notes = job.method.personal_notes(job.settings.personal)
         self._complete = False  # whether the sites were waited for
 
     @property
@@ -67,7 +69,7 @@ class FlowerEngine(Engine):
             return
         answers = self._ask(steps, received, tick)
         if steps[0].kind == "train" and self._federate.noise:
-            answers = noised(answers, self._shared(received), self._federate)
+            answers = noised(answers, self._shared(received), self._federate, self._ledger)
         for step in steps:
             yield answers[step.client]
 
@@ -141,30 +143,35 @@ class FlowerEngine(Engine):
         try:
             result = unpack_answer(step, reply.content, self.device)
         except Exception as error:  # whatever a malformed message can do to the code that reads it
-            return self._missing(step, f"its answer cannot be read: {type(error).__name__}")
+            return self._missing(step, f"its answer cannot be read: {type(error).__name__}", refused=True)
         problem = None
         if isinstance(result, Trained):  # the round loop looks at its values and at the shapes of the model
             problem = self._problem(result.upload.state)
         elif isinstance(result, dict):
-            problem = self._problem(result) or defect(result, {})
-        return result if problem is None else self._missing(step, problem)
+            problem = self._misfit(result, self.job.method.summary_rows) or defect(result, {})
+        elif isinstance(result, Personal) and len(result.curve) not in (0, self._notes):  # none: nothing is held out
+            problem = f"its curve has {len(result.curve)} steps, not {self._notes}"
+        return result if problem is None else self._missing(step, problem, refused=True)
 
     def _problem(self, sent: State) -> str | None:
-        """What is wrong with the types of a model and with the statistics beside it."""
+        """What is wrong with the types of a model, and with what comes beside it."""
         shared = self._shared(self._worker.net.state_dict())
         other = next((name for name in shared.keys() & sent.keys() if shared[name].dtype != sent[name].dtype), None)
         if other is not None:
             return f"{other} has the type {sent[other].dtype}, not {shared[other].dtype}"
         extras = {name: tensor for name, tensor in sent.items() if name not in shared}
-        return misfit(extras, len(self.job.dataset.classes), self._worker.features)
+        return self._misfit(extras, self.job.method.upload_rows)
+
+    def _misfit(self, extras: State, rows: Mapping[str, Rows]) -> str | None:
+        return misfit(extras, rows, len(self.job.dataset.classes), self._worker.features)
 
     def _shared(self, state: State) -> State:
         """The part of the net that every site trains and sends."""
         return self.job.method.scoped(state, Scope.SHARED)
 
-    def _missing(self, step: Step, why: str) -> Missing:
+    def _missing(self, step: Step, why: str, refused: bool = False) -> Missing:
         LOG.warning("%s (%s): left out: %s", self._federate.sites[step.client], step, why)
-        return Missing(step.client, why)
+        return Missing(step.client, why, refused)
 
     def _connected(self, clients: Sequence[int]) -> dict[int, Node]:
         """The nodes of those sites that are there. At first all are waited for, later only for as many as must be."""

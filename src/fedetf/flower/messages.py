@@ -1,5 +1,6 @@
 """How steps and their results travel as Flower messages. What is not written here does not leave a site."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, MetricRecordValues, RecordDict
 
 from fedetf.engines.steps import Personal, Result, Step, Trained
-from fedetf.methods import Upload
+from fedetf.methods import Rows, Upload
 from fedetf.state import State
 
 Metrics = dict[str, MetricRecordValues]
@@ -59,30 +60,37 @@ def unpack_answer(step: Step, content: RecordDict, device: torch.device) -> Resu
         return to_state(content.array_records["summary"], device)
     metrics = content.metric_records["metrics"]
     if step.kind == "personalise":
-        accuracy = float(metrics["accuracy"]) if "accuracy" in metrics else None  # type: ignore[arg-type]  # or it raises
-        curve = [float(value) for value in metrics.get("curve", [])]  # type: ignore[union-attr]  # likewise
-        return Personal(step.client, accuracy, curve, float(metrics["epochs"]), {})  # type: ignore[arg-type]  # likewise
+        accuracy = _number(metrics["accuracy"], 1) if "accuracy" in metrics else None
+        curve = [_number(value, 1) for value in metrics.get("curve", [])]  # type: ignore[union-attr]  # or it raises
+        return Personal(step.client, accuracy, curve, _number(metrics["epochs"], math.inf), {})
     samples, images = (_count(metrics, name) for name in ("samples", "images"))
     loss = float(metrics["loss"])  # type: ignore[arg-type]  # likewise
     upload = Upload(step.client, samples, to_state(content.array_records["upload"], device), loss, images)
     return Trained(upload, private={})
 
 
-def misfit(extras: Mapping[str, torch.Tensor], classes: int, features: int) -> str | None:
-    """What is wrong with a site's class statistics, which come beside or instead of a model; None if nothing is.
+def misfit(extras: State, rows: Mapping[str, Rows], classes: int, features: int) -> str | None:
+    """What is wrong with what a site sent beside or instead of a model; None if it is what the method sends.
 
-    They are rows, one for each class that the site holds: its number, and counts, vectors or matrices of features.
+    A site that holds nothing sends no statistics. All others send all of them.
     """
     if not extras:
         return None
-    held = extras.get("classes", torch.empty(0, 0))
+    if extras.keys() != {"classes", *rows} or not rows:
+        sent, agreed = (", ".join(sorted(names)) or "nothing" for names in (extras, {"classes", *rows} if rows else ()))
+        return f"besides the model it sends {sent}; this method sends {agreed}"
+    held = extras["classes"]
     if held.ndim != 1 or held.dtype != torch.int64 or len(held.unique()) < len(held):
         return "its statistics do not say which classes they are of"
     if len(held) and not 0 <= int(held.min()) <= int(held.max()) < classes:
         return f"its statistics are of a class that is none of 0 to {classes - 1}"
-    forms = [(len(held), *[features] * dimensions) for dimensions in range(3)]
-    wrong = next((name for name, tensor in extras.items() if tuple(tensor.shape) not in forms), None)
-    return None if wrong is None else f"{wrong} has the shape {tuple(extras[wrong].shape)}"
+    for name, row in rows.items():
+        tensor, form = extras[name], (len(held), *[features] * row.dimensions)
+        if tensor.dtype != row.dtype or tuple(tensor.shape) != form:
+            return f"{name} is {tensor.dtype} {list(tensor.shape)}, not {row.dtype} {list(form)}"
+        if not tensor.is_floating_point() and (tensor < 1).any():
+            return f"{name} has a count below 1"
+    return None
 
 
 def to_arrays(state: State) -> ArrayRecord:
@@ -93,6 +101,12 @@ def to_arrays(state: State) -> ArrayRecord:
 def to_state(arrays: ArrayRecord, device: torch.device | None = None) -> State:
     """And back; with memory of their own."""
     return {name: torch.tensor(array.numpy(), device=device) for name, array in arrays.items()}
+
+
+def _number(value: Any, most: float) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= most:
+        raise ValueError(f"no number from 0 to {most:g}: {value!r}")
+    return float(value)
 
 
 def _count(metrics: Mapping[str, Any], name: str) -> int:

@@ -1,23 +1,23 @@
 """Central differential privacy for whole sites: updates are clipped, their mean gets noise, an accountant adds it up.
 
-The server is trusted with the updates; who sees the models it sends out cannot tell whether a site took part.
+The server is trusted with the updates. Who sees the models that it sends out learns little of any one site's update.
 """
 
 import json
 import math
-import secrets
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, SamplingMethod
 
 from fedetf.engines.steps import Result, Trained
 from fedetf.errors import UserError
-from fedetf.federation import Listener, Round
 from fedetf.flower.federate import Federate
-from fedetf.methods import Method, Server
+from fedetf.methods import Method
 from fedetf.state import State, WeightedMean, defect, write_whole
 
 
@@ -31,7 +31,9 @@ def check_method(method: Method) -> None:
         )
 
 
-def noised(answers: Mapping[int, Result], received: State, federate: Federate) -> dict[int, Result]:
+def noised(
+    answers: Mapping[int, Result], received: State, federate: Federate, ledger: "PrivacyLedger"
+) -> dict[int, Result]:
     """Every sound upload replaced by the same thing: the received model and the noised mean of all clipped updates.
 
     So whatever a method does with them is done with the noised mean alone. Each site counts the same there. Whole
@@ -44,14 +46,14 @@ def noised(answers: Mapping[int, Result], received: State, federate: Federate) -
     }
     if not sound:
         return dict(answers)
+    ledger.count()
     mean = WeightedMean()
     for result in sound.values():
         mean.add(clipped(result.upload.state, received, federate.clip), 1.0)
-    draw = torch.Generator().manual_seed(secrets.randbits(63))  # nobody may guess it: not from the seed of the run
     scale = federate.noise * federate.clip / len(sound)
     private = dict(received)
     for name, update in mean.result().items():
-        noise = torch.randn(update.shape, generator=draw, dtype=torch.float64).to(update) * scale
+        noise = normal_numbers(update.shape).to(update) * scale
         private[name] = received[name] + update + noise
         if name.endswith("running_var"):  # a variance is not negative
             private[name].clamp_(min=0)
@@ -63,6 +65,17 @@ def noised(answers: Mapping[int, Result], received: State, federate: Federate) -
     }
 
 
+def normal_numbers(shape: Sequence[int]) -> torch.Tensor:
+    """Independent standard normal numbers from the system's randomness, by Box and Muller.
+
+    torch's generator has 32 bits of seed: whoever tries them all would find the noise, and take it off again.
+    """
+    count = math.prod(shape)
+    first, second = (np.frombuffer(os.urandom(8 * count), np.uint64) >> np.uint64(11) for _ in range(2))  # of 53 bits
+    radius = np.sqrt(-2 * np.log((first + 1.0) * 2.0**-53))
+    return torch.from_numpy(radius * np.cos(2 * np.pi * second * 2.0**-53)).reshape(tuple(shape))
+
+
 def clipped(state: State, received: State, length: float) -> State:
     """The update that ``state`` is of ``received``, scaled down to at most ``length``; whole numbers have none."""
     floating = [name for name, tensor in received.items() if tensor.is_floating_point()]
@@ -71,30 +84,32 @@ def clipped(state: State, received: State, length: float) -> State:
     return {name: tensor * min(1.0, length / norm) if norm else tensor for name, tensor in update.items()}
 
 
-class PrivacyLedger(Listener):
-    """Writes privacy.json: what all rounds so far cost.
+class PrivacyLedger:
+    """Writes privacy.json: what all noised means so far cost, each before anybody sees it.
 
-    By Flower's accountant, which is that of dp-accounting. Who is sampled when follows from the settings, which all
-    parties know: so nothing is won by sampling, and every round counts in full.
+    A server that died between the two and makes a round anew has drawn twice: both count. By Flower's accountant, which
+    is that of dp-accounting. Who is sampled when follows from the settings, which all parties know: so nothing is won
+    by sampling, and every mean counts in full.
     """
 
     def __init__(self, folder: Path, federate: Federate):
         self._path, self._federate = folder / "privacy.json", federate
 
-    def round_done(self, record: Round, server: Server) -> None:
-        """Count the round."""
+    def count(self) -> None:
+        """One more."""
         asked = self._federate
-        spent = epsilon(asked.noise, asked.delta, len(asked.sites), record.round)
-        content = {"epsilon": spent, "delta": asked.delta, "rounds": record.round}
+        releases = 1 + (json.loads(self._path.read_text("utf-8"))["releases"] if self._path.is_file() else 0)
+        spent = epsilon(asked.noise, asked.delta, len(asked.sites), releases)
+        content = {"epsilon": spent, "delta": asked.delta, "releases": releases}
         content |= {"noise": asked.noise, "clip": asked.clip}
         write_whole(self._path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def epsilon(noise: float, delta: float, sites: int, rounds: int) -> float:
+def epsilon(noise: float, delta: float, sites: int, releases: int) -> float:
     """What so many noised means reveal of one site at most, as the epsilon that belongs to ``delta``."""
     from flwr.serverapp import RdpAccountant
 
     config = PrivacyConfig(delta, sites, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION)
     accountant = RdpAccountant(config)
-    accountant.compose(GaussianPrivacyEvent(noise, sites, sites), rounds)
+    accountant.compose(GaussianPrivacyEvent(noise, sites, sites), releases)
     return accountant.get_epsilon(delta)

@@ -46,11 +46,10 @@ def serve(job: Job, federate: Federate, grid: Grid) -> None:
     folder = Path(federate.out).expanduser()
     if (folder / "result.json").is_file():
         raise UserError(f"the run in {folder} is finished; give another: flwr run . --run-config 'out=\"...\"'")
-    engine = FlowerEngine(job, federate, grid)
+    engine = FlowerEngine(job, federate, grid, PrivacyLedger(folder, federate))
     listeners: list[Listener] = [RunId(folder, federate, engine), RoundLog(federate.sites)]
     if federate.noise:
         check_method(job.method)
-        listeners.append(PrivacyLedger(folder, federate))
     if not (folder / "config.toml").is_file():
         execute(job, folder, listeners, engine=engine)
         return

@@ -1,5 +1,7 @@
 """A site: its own data as the one client it is, and what it keeps on its own disk."""
 
+import hashlib
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +12,7 @@ from pydantic import Field
 
 from fedetf.api import prepare
 from fedetf.config import Section, Settings, validated
-from fedetf.data import Dataset, load_share
+from fedetf.data import Dataset, Samples, load_share
 from fedetf.data.partition import split_parts
 from fedetf.engines.job import Job
 from fedetf.engines.make import find_device
@@ -22,7 +24,10 @@ from fedetf.flower.federate import Federate
 from fedetf.flower.messages import Order
 from fedetf.flower.states import KeptStates
 from fedetf.methods import make_method
-from fedetf.state import State, defect, save_state
+from fedetf.runs import about_model
+from fedetf.state import State, defect, save_state, write_whole
+
+LOG = logging.getLogger("flwr")
 
 
 class NodeSettings(Section):
@@ -46,9 +51,7 @@ class Site:
 
     def perform(self, step: Step, order: Order, received: State) -> Result:
         """Do a step from the state that counts; what the client keeps of it is on the disk before this returns."""
-        if not re.fullmatch("[0-9a-f]{32}", order.run):
-            raise RunError(f"the server calls its run {order.run!r}")  # it becomes the name of a folder
-        folder = self._keep / order.run / str(order.client)
+        folder = self._folder(order)
         states, engine = KeptStates(folder), self.job.settings.engine
         with cpu_threads(engine.threads):
             worker = Worker(self.job, find_device(engine.device))
@@ -60,10 +63,33 @@ class Site:
                 raise RunError(f"{step}: what the client keeps is not sound: {problem}")
             states.write(step.round, result.private)
         if isinstance(result, Personal):
-            folder.mkdir(parents=True, exist_ok=True)
-            about = {"method": self.job.settings.method.name, "accuracy": result.accuracy, "client": step.client}
+            about = {**about_model(self.job), "settings": self.job.settings.portable()}
+            about |= {"client": step.client, "accuracy": result.accuracy}
             save_state(result.state, folder / "personal.safetensors", about)
+            LOG.info("the personal model is in %s", folder / "personal.safetensors")
         return result
+
+    def _folder(self, order: Order) -> Path:
+        """Where the site keeps what belongs to the run, for the owner's eyes only; data must stay as they were."""
+        if not re.fullmatch("[0-9a-f]{32}", str(order.run)) or order.client not in range(len(self.job.partition)):
+            raise RunError(f"no names of a run and a client: {order.run!r}, {order.client!r}")  # they become a folder's
+        self._keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = self._keep / order.run / str(int(order.client))
+        folder.mkdir(parents=True, exist_ok=True)
+        seen, now = folder / "data.txt", fingerprint(self.job.dataset.train)
+        if not seen.is_file():
+            write_whole(seen, now.encode())
+        if seen.read_text("utf-8") != now:
+            raise RunError("the images are not those that the run began with; bring them back, or begin a new run")
+        return folder
+
+
+def fingerprint(samples: Samples) -> str:
+    """Other images, labels or another order give another one: what is held out would then be trained on."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in (samples.x, samples.y):
+        digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+    return digest.hexdigest()
 
 
 def site_job(federate: Federate, settings: Settings, client: int, data: str) -> Job:

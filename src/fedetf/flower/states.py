@@ -37,9 +37,10 @@ class RoundsOnly(PrivateStates):
 
 
 class KeptStates:
-    """A site's side: one file a round, that counts only when the server says that it accepted that round.
+    """A site's side: one file a round, ``round-*``, that counts only when the server says that it accepted that round.
 
-    So a crash, a lost answer or a refused update leaves the site where the server believes it to be.
+    It then becomes ``accepted-*``. So a crash, a lost answer, a refused update or a process that writes too late leaves
+    the site where the server believes it to be.
     """
 
     def __init__(self, folder: Path):
@@ -47,7 +48,7 @@ class KeptStates:
 
     def load(self, accepted: int, needed: bool) -> State:
         """What was kept in the round ``accepted``; if the method keeps something, it must be there."""
-        path = self._path(accepted)
+        path = self._path("accepted", accepted)
         if accepted == 0 or (not needed and not path.is_file()):
             return {}
         try:
@@ -61,14 +62,17 @@ class KeptStates:
         """Keep ``state`` until it is known whether it counts."""
         if state:
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_state(state, self._path(round), {"round": round})
+            save_state(state, self._path("round", round), {"round": round})
 
     def settle(self, accepted: int) -> None:
-        """Remove what was not accepted, and what is older than the last two that were."""
-        paths = sorted(self.folder.glob("round-*.safetensors"), reverse=True)
-        counting = [path for path in paths if path <= self._path(accepted)]
-        for path in set(paths) - set(counting[:KEPT]):
+        """Remove older rounds that were not accepted, and all but the last two that were. What is newer stays."""
+        pending, counts = self._path("round", accepted), self._path("accepted", accepted)
+        if pending.is_file():
+            pending.replace(counts)
+        refused = [path for path in self.folder.glob("round-*.safetensors") if path < pending]
+        counted = [path for path in self.folder.glob("accepted-*.safetensors") if path <= counts]
+        for path in refused + sorted(counted)[:-KEPT]:
             path.unlink()
 
-    def _path(self, round: int) -> Path:
-        return self.folder / f"round-{round:05d}.safetensors"
+    def _path(self, kind: str, round: int) -> Path:
+        return self.folder / f"{kind}-{round:05d}.safetensors"

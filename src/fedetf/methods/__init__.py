@@ -7,7 +7,7 @@ from typing import Any
 from fedetf.config import validated
 from fedetf.errors import UserError, unknown
 from fedetf.methods.authors import AUTHORS
-from fedetf.methods.base import Method, Scope, Server, Upload
+from fedetf.methods.base import Method, Rows, Scope, Server, Upload
 from fedetf.methods.ccvr import CCVR
 from fedetf.methods.ditto import Ditto
 from fedetf.methods.fedavg import FedAvg
@@ -23,7 +23,7 @@ from fedetf.own_code import is_own, load_own, loaded
 _ALL = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH, FedETF)
 METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 
-__all__ = ["METHODS", "Method", "Scope", "Server", "Upload", "find_method", "is_method", "make_method"]
+__all__ = ["METHODS", "Method", "Rows", "Scope", "Server", "Upload", "find_method", "is_method", "make_method"]
 
 
 def make_method(section: Mapping[str, Any], fidelity: str = "paper", own: type[Method] | None = None) -> Method:

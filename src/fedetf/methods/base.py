@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
@@ -51,6 +52,14 @@ class Upload:
     images: int  # how many it trained on, epochs counted, for the record
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Statistics with one row for each class that a client holds; ``classes`` beside them, ``[rows]``, names these."""
+
+    dtype: torch.dtype
+    dimensions: int  # of a row: 0 for a number, 1 for ``[D]``, 2 for ``[D, D]``
+
+
 class Method(BaseModel):
     """FedAvg, and the base of every other method.
 
@@ -64,6 +73,8 @@ class Method(BaseModel):
     summary: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     has_global: ClassVar[bool] = True  # False: there is no global model to test
+    upload_rows: ClassVar[Mapping[str, Rows]] = {}  # what :meth:`upload` adds to the shared tensors
+    summary_rows: ClassVar[Mapping[str, Rows]] = {}  # what :meth:`summarise` gives; real sites may send nothing else
     finishes: ClassVar[bool] = False  # True: :meth:`summarise` and :meth:`finish` follow the last round
 
     @classmethod
@@ -74,6 +85,10 @@ class Method(BaseModel):
     def personal_phases(self, settings: PersonalSettings) -> int:
         """How many times ``personal.epochs`` epochs the personal stage takes."""
         return 1
+
+    def personal_notes(self, settings: PersonalSettings) -> int:
+        """How many times the personal stage notes the client's accuracy, ``client.note_accuracy()``."""
+        return 0
 
     def build(self, encoder: nn.Module, features: int, classes: int, seed: int) -> Net:
         """Put a head behind the encoder; ``features`` is the length of the encoder's output."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedetf.config import Count, Positive
-from fedetf.methods.base import Method, Server
+from fedetf.methods.base import Method, Rows, Server
 from fedetf.rng import torch_stream
 from fedetf.sgd import SGD
 from fedetf.state import State
@@ -33,6 +33,11 @@ class CCVR(Method):
     summary: ClassVar = "FedAvg, then a head calibrated on virtual features from pooled class Gaussians"
     citation: ClassVar = "Luo et al., NeurIPS 2021"
     finishes: ClassVar = True
+    summary_rows: ClassVar = {
+        "counts": Rows(torch.int64, 0),
+        "means": Rows(torch.float64, 1),
+        "covariances": Rows(torch.float64, 2),
+    }
 
     samples: Count = Field(10, description="virtual features per class")  # appendix B
     epochs: int = Field(100, ge=0, description="of calibration")  # appendix B

@@ -67,6 +67,10 @@ class FedETF(Method):
                 stacklevel=2,
             )
 
+    def personal_notes(self, settings: PersonalSettings) -> int:
+        """Before, after the extractor, and after each turn (Fig. 6b)."""
+        return 2 + settings.rounds
+
     def personalise(self, client: Client) -> None:
         """Algorithm 2: finetune the extractor, then the ETF and the projection in turns, each with β."""
         settings = client.personal

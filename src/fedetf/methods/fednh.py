@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedetf.config import Positive
 from fedetf.heads import Net, PrototypeHead, unit
-from fedetf.methods.base import Method, Scope, Server, Upload
+from fedetf.methods.base import Method, Rows, Scope, Server, Upload
 from fedetf.rng import global_stream
 from fedetf.state import State, select
 
@@ -28,6 +28,7 @@ class FedNH(Method):
     name: ClassVar = "fednh"
     summary: ClassVar = "a head of unit prototypes that follow the clients' class means slowly"
     citation: ClassVar = "Dai et al., AAAI 2023"
+    upload_rows: ClassVar = {"counts": Rows(torch.int64, 0), "means": Rows(torch.float32, 1)}
 
     rho: float = Field(0.9, ge=0, le=1, description="how much of the old prototypes stays each round")  # appendix B
     scale: Positive = Field(1.0, description="factor on the cosines at the start")

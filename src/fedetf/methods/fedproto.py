@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedetf.config import NonNegative
 from fedetf.heads import AnchoredHead, Net
-from fedetf.methods.base import Method, Scope, Server, Upload
+from fedetf.methods.base import Method, Rows, Scope, Server, Upload
 from fedetf.rng import global_stream
 from fedetf.state import State
 
@@ -30,6 +30,7 @@ class FedProto(Method):
     summary: ClassVar = "only class prototypes travel; every client keeps its own model"
     citation: ClassVar = "Tan et al., AAAI 2022"
     has_global: ClassVar = False
+    upload_rows: ClassVar = {"prototypes": Rows(torch.float32, 1)}
 
     lam: NonNegative = Field(0.1, description="strength of the pull to the global prototypes")
 

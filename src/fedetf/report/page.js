@@ -35,7 +35,8 @@ function drawHolding() {
   const figure = document.getElementById("holds");
   const holding = data.holdings[Number(document.getElementById("holding").value)];
   figure.querySelectorAll(".plot, .hint").forEach((old) => old.remove());
-  figure.append(...holdsPlot(holding, printing ? PRINT.wide : figure.clientWidth));
+  figure.hidden = !holding.counts.length; // real sites do not tell
+  if (!figure.hidden) figure.append(...holdsPlot(holding, printing ? PRINT.wide : figure.clientWidth));
   document.querySelector(".described").textContent = holding.text;
 }
 

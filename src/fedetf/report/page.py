@@ -66,7 +66,7 @@ def render(grid: Grid, left_out: Sequence[Problem] = ()) -> str:
         "title": text(sections.title(grid)),
         "subtitle": text(sections.subtitle(grid)),
         "takeaways": sections.takeaways(grid),
-        "problems": sections.problems(left_out),
+        "problems": join([sections.problems(left_out), sections.absences(grid)]),
         "results": sections.results(grid),
         "views": _views(grid),
         "accuracy": _figure(ACCURACY, wide=True),
@@ -123,12 +123,13 @@ def _holding(run: Run, seeds: Sequence[int]) -> dict[str, Any]:
     s, clients = run.settings, run.holdings.clients
     how = s.get("data.partition")
     dealt = f"alpha = {show(s.get('data.alpha'))}" if how == "dirichlet" else how
+    held = f"{len(clients)} sites" if run.holdings.elsewhere else f"{len(clients)} clients, {dealt}"
     return {
-        "name": f"{show(s.get('data.name'))}, {len(clients)} clients, {dealt}, seed {', '.join(map(str, seeds))}",
+        "name": f"{show(s.get('data.name'))}, {held}, seed {', '.join(map(str, seeds))}",
         "text": sections.describe_holdings(run),
         "classes": run.holdings.classes,
         "clients": len(clients),
-        "counts": [held.counts for held in clients[:MOST_CLIENTS]],
+        "counts": [] if run.holdings.elsewhere else [client.counts for client in clients[:MOST_CLIENTS]],
     }
 
 

@@ -1,7 +1,7 @@
 """The parts of the page that are there without JavaScript: sentences and tables."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from fedetf.report.groups import Grid, Group, Spread, show
@@ -26,7 +26,7 @@ def title(grid: Grid) -> str:
 def subtitle(grid: Grid) -> str:
     """What all runs have in common."""
     parts = [("model.name", "{}"), ("data.clients", "{} clients"), ("train.participation", "participation {}")]
-    if grid.common.get("data.partition") == "dirichlet":
+    if grid.common.get("data.partition") == "dirichlet" and not any(_elsewhere(grid)):
         parts.insert(2, ("data.alpha", "alpha = {}"))
     parts += [("train.rounds", "{} rounds"), ("train.epochs", "local epochs {}"), ("train.lr", "learning rate {}")]
     parts += [("fidelity", "fidelity {}")]
@@ -34,6 +34,10 @@ def subtitle(grid: Grid) -> str:
     seeds = sorted({seed for group in grid.groups for seed in group.seeds})
     shared.append(f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}")
     return " · ".join(shared)
+
+
+def _elsewhere(grid: Grid) -> Iterator[bool]:
+    return (run.holdings.elsewhere for group in grid.groups for run in group.runs)
 
 
 def takeaways(grid: Grid) -> Html:
@@ -74,6 +78,23 @@ def problems(left_out: Sequence[Problem]) -> Html:
     items = (tag("li", tag("code", str(p.folder)), " ", p.reason) for p in left_out)
     count = "One run is" if len(left_out) == 1 else f"{len(left_out)} runs are"
     return tag("aside", tag("p", tag("b", f"{count} not shown")), tag("ul", *items), class_="problems")
+
+
+def absences(grid: Grid) -> Html:
+    """Whose updates were not part of a round, and why."""
+    items = []
+    for run in (run for group in grid.groups for run in group.runs):
+        reasons: dict[tuple[int, str], list[int]] = {}
+        for line in run.rounds:
+            for client, why in {**line.missing, **line.refused}.items():
+                reasons.setdefault((client, why), []).append(line.round)
+        for (client, why), rounds in reasons.items():
+            name = run.sites[client] if client < len(run.sites) else f"client {client}"
+            when = f"round{'s' if len(rounds) > 1 else ''} {', '.join(map(str, rounds))}"
+            items.append(tag("li", tag("code", str(run.folder)), f" {name}, {when}: {why}"))
+    if not items:
+        return Html("")
+    return tag("aside", tag("p", tag("b", "Updates that were left out")), tag("ul", *items), class_="problems")
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -144,6 +165,8 @@ def _ranks(grid: Grid, setting: str, pick: Pick) -> dict[str, str]:
 
 def describe_holdings(run: Run) -> str:
     """A partition in a sentence."""
+    if run.holdings.elsewhere:
+        return f"{len(run.holdings.clients)} sites. What each of them holds, it alone knows."
     counts = [held.counts for held in run.holdings.clients]
     sizes = [sum(row) for row in counts]
     held = [sum(n > 0 for n in row) for row in counts]
@@ -225,6 +248,8 @@ def commands(grid: Grid) -> Html:
 
 
 def _command(run: Run) -> str:
+    if run.holdings.elsewhere:
+        return "was run by real sites: flwr run APP, with the settings in its config.toml"
     if run.settings.get("data.partition") == "given":
         return "was given its data in Python: fedetf.run(data=…)"
     return f"fedetf run {shlex.quote(str(run.folder / 'config.toml'))} --out {_again(run.folder)}"

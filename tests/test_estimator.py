@@ -188,6 +188,13 @@ def test_own_encoders_get_what_they_ask_for(wine) -> None:
     assert max(seen) == pytest.approx(X.max() / 1000)
 
 
+def test_a_site_may_hold_one_sample(wine) -> None:
+    X, y, _ = wine
+    site = ["alone", *["others"] * (len(y) - 1)]
+    model = FederatedClassifier(**QUICK).fit(X, y, groups=site)
+    assert list(model.groups_) == ["alone", "others"]
+
+
 def test_nothing_is_written(wine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     X, y, site = wine

@@ -233,12 +233,13 @@ def test_export_does_not_overwrite(runs: dict[str, fedetf.Result], tmp_path: Pat
         export_model(runs["fedavg"].folder, tmp_path / "m.pt2")
 
 
-def test_export_takes_a_folder_and_leaves_nothing_half_done(
+def test_export_takes_an_exported_file_too_and_leaves_nothing_half_done(
     runs: dict[str, fedetf.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    export_model(runs["fedavg"].folder, tmp_path / "m.safetensors")
-    with pytest.raises(UserError, match="is a file; export takes the folder"):
-        export_model(tmp_path / "m.safetensors", tmp_path / "m.onnx")
+    first = export_model(runs["fedavg"].folder, tmp_path / "m.safetensors")
+    again = export_model(tmp_path / "m.safetensors", tmp_path / "new" / "m.safetensors")
+    assert again.read_text() == first.read_text()
+    assert again.with_suffix("").read_bytes() == first.with_suffix("").read_bytes()
 
     def full(model: Model, about: export.About, target: Path) -> None:
         target.write_bytes(b"half of it")
@@ -247,7 +248,7 @@ def test_export_takes_a_folder_and_leaves_nothing_half_done(
     monkeypatch.setitem(export.WRITERS, ".pt2", full)
     with pytest.raises(OSError, match="no space"):
         export_model(runs["fedavg"].folder, tmp_path / "m.pt2")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.safetensors", "m.safetensors.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.safetensors", "m.safetensors.md", "new"]
 
 
 def test_onnx_is_an_extra(runs: dict[str, fedetf.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

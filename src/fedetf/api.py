@@ -269,6 +269,9 @@ def prepare(
         encoder = own_encoder(settings.model.name, settings.seed)
     dataset = dataset or load_dataset(settings.data, settings.seed)
     partition = deal_out(dataset, settings.data, settings.seed)
+    if partition.sites:  # a column of the data names the clients
+        data = settings.data.model_copy(update={"clients": len(partition)})
+        settings = settings.model_copy(update={"data": data})
     return _job(settings, method, dataset, partition, encoder)
 
 

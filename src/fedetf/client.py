@@ -227,10 +227,20 @@ class Client:
                     self.momentum[names[id(tensor)]] = momentum
 
     def _batches(self, epochs: int, stream: str) -> Iterator[Tensor]:
-        """Positions in the training split, reshuffled each epoch; the last batch may be smaller."""
+        """Positions in the training split, reshuffled each epoch; the last batch may be smaller.
+
+        A single sample that is left over joins the batch before: a step on one sample, with whatever statistics in
+        BatchNorm, made training diverge (docs/architecture.md).
+        """
+        whole, rest = divmod(self.samples, self.settings.batch_size)
+        sizes = [self.settings.batch_size] * whole
+        if rest == 1 and sizes:
+            sizes[-1] += 1
+        elif rest:
+            sizes.append(rest)
         for _ in range(epochs):
             order = torch.randperm(self.samples, generator=self.stream(stream))
-            yield from order.to(self._train.device).split(self.settings.batch_size)
+            yield from order.to(self._train.device).split(sizes)
 
     def _train_features(self, batch: Tensor) -> Tensor:
         """Features ``[B, D]`` of a batch in training; in full precision for the head and the loss."""
@@ -258,7 +268,7 @@ class Client:
 
 @contextmanager
 def _lone_sample_safe(net: nn.Module, size: int) -> Iterator[None]:
-    """For a batch of one, use BatchNorm's running statistics instead of updating them.
+    """For a client of one sample, use BatchNorm's running statistics instead of updating them.
 
     One sample has no variance: on a 1×1 map BatchNorm fails outright, on larger ones its statistics are noise.
     """

@@ -135,7 +135,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x = self._prepared(inputs)
         personal: dict[int, State] = {}
         result = run(
-            data=[(x[part], codes[part]) for part in map(torch.from_numpy, parts)],
+            data=[(x[torch.from_numpy(part)], codes[part]) for part in parts],
             test=(x[:1], codes[:1]),  # nothing is measured here, so one sample is enough
             method=self.method,
             model=self._encoder(x),

@@ -31,7 +31,7 @@ About = dict[str, Any]  # what a file says of itself: classes, inputs, settings
 def export(
     folder: str | os.PathLike[str],
     to: str | os.PathLike[str],
-    client: int | None = None,
+    client: int | str | None = None,
     *,
     method: type[Method] | None = None,
     model: nn.Module | None = None,

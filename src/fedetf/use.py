@@ -71,7 +71,7 @@ class Model(nn.Module):
 
 def load(
     path: str | os.PathLike[str],
-    client: int | None = None,
+    client: int | str | None = None,
     *,
     method: type[Method] | None = None,
     model: nn.Module | None = None,
@@ -84,7 +84,7 @@ def load(
         The folder of a run that is done, or a ``.safetensors`` file: one that ``fedetf export`` wrote, or the personal
         model that a real site keeps.
     client:
-        Whose personal model; None for the global one.
+        Whose personal model, by number or by the name of its site; None for the global one.
     method:
         The same class that the run was given in Python, if it was given one: files hold no code.
     model:
@@ -140,7 +140,7 @@ class SavedModel:
     accuracy: float | None  # the personal one of a client's model, the general one of the global
 
 
-def saved_model(path: Path, client: int | None) -> SavedModel:
+def saved_model(path: Path, client: int | str | None) -> SavedModel:
     """The model's file in a run folder, or an exported file, which carries its settings."""
     if path.is_file():
         about, state = _read(path)
@@ -157,6 +157,7 @@ def saved_model(path: Path, client: int | None) -> SavedModel:
         raise UserError(f"the run in {path} is not done; finish it with: fedetf resume {path}")
     file = path / "model.safetensors"
     if client is not None:
+        client = _number(path, client)
         file = path / "personal" / f"{client}.safetensors"
         if not file.is_file():
             raise UserError(_no_client(path, client))
@@ -166,11 +167,29 @@ def saved_model(path: Path, client: int | None) -> SavedModel:
     return SavedModel(file, resolve(str(config)), about, state, client, accuracy)
 
 
-def _no_client(path: Path, client: int) -> str:
+def _number(path: Path, client: int | str) -> int:
+    """A client's number, of its name as well."""
+    sites = _sites(path)
+    if client in sites:
+        return sites.index(str(client))
+    try:
+        return int(client)
+    except ValueError:
+        raise UserError(_no_client(path, client)) from None
+
+
+def _sites(path: Path) -> list[str]:
+    """The names of the clients, where they have any."""
+    names: list[str] = json.loads((path / "partition.json").read_text("utf-8")).get("sites", [])
+    return names
+
+
+def _no_client(path: Path, client: int | str) -> str:
     if not (path / "personal").is_dir():
         return f"{path} has no personal models; leave the client out"
     clients = json.loads((path / "result.json").read_text("utf-8"))["clients"]
-    return f"{path} has no client {client}; clients are 0 to {clients - 1}"
+    named = f", or by name: {', '.join(_sites(path))}" if _sites(path) else ""
+    return f"{path} has no client {client}; clients are 0 to {clients - 1}{named}"
 
 
 def _read(path: Path) -> tuple[dict[str, Any], State]:

@@ -49,7 +49,11 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         type=folder,
         help="the folder of a run that is done, or a .safetensors file that was exported",
     )
-    parser.add_argument("--client", metavar="K", type=int, help="that client's personal model, not the global one")
+    parser.add_argument(
+        "--client",
+        metavar="K",
+        help="a client's personal model, by its number or its site's name, not the global one",
+    )
 
 
 def predict_command(options: argparse.Namespace) -> None:

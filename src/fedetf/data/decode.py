@@ -42,10 +42,11 @@ def picture_pixels(picture: Picture, size: tuple[int, int] | None, where: str) -
     """Decode a picture into ``[height, width, channels]``, one channel if it is grey; ``size`` is (width, height)."""
     try:
         image = picture if isinstance(picture, Image.Image) else Image.open(_file(picture))
-        if image.mode.startswith("I;16"):  # 16-bit grey; converting it would clip, not scale
-            image = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
-        if image.mode in ("I", "F"):
-            raise UserError(f"{_name(picture, where)} has {image.mode} pixels, of unknown range; save it with 8 bits")
+        if image.mode[0] in "IF":  # 16 or 32 bits; a scanner may use twelve of them, and most of the grey would be lost
+            raise UserError(
+                f"{_name(picture, where)} has more than 8 bits a pixel ({image.mode}), of unknown range; scale its "
+                "values to 0 to 255 and save it with 8 bits"
+            )
         image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
     except (UnidentifiedImageError, OSError) as error:
         unidentified = isinstance(error, UnidentifiedImageError)

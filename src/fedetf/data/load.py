@@ -254,7 +254,10 @@ def _image_folder(folder: Path, settings: DataSettings, seed: int) -> Dataset:
     """Load ``<folder>/train/<class>/*.png`` and, if it is there, ``<folder>/test/<class>/*.png``."""
     train = folder / "train"
     if not train.is_dir():
-        raise UserError(f"{folder} has neither *.parquet nor train/<class>/ folders of images")
+        raise UserError(
+            f"{folder} has neither *.parquet nor train/<class>/ folders of images; "
+            "for <site>/<class>/ there is a recipe in docs/guides/sites.md"
+        )
     classes = sorted(path.name for path in train.iterdir() if path.is_dir())
     test = next((folder / name for name in TEST_SPLITS if (folder / name).is_dir()), None)
 

@@ -3,7 +3,7 @@
 Only to see what the departures do to the printed numbers. Departures of the training itself (no decay of the learning
 rate, momentum kept from round to round) are settings, see ``config.AUTHORS``. Not copied, because they change no
 method much: the 2% of the test set left out, weights n_k before the 70/30 split, the ETF's rotation, CCVR's features in
-train mode, FedNH's first prototypes where there are more classes than features, and what crashes.
+train mode, FedNH's first prototypes where there are more classes than features, batches of one sample, what crashes.
 """
 
 from __future__ import annotations

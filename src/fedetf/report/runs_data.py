@@ -66,6 +66,7 @@ class Holdings(BaseModel):
 
     classes: Annotated[list[str], Field(min_length=1)]
     clients: Annotated[list[Held], Field(min_length=1)]
+    sites: list[str] = []
     elsewhere: bool = False  # with real sites, who tell nobody
 
 
@@ -143,7 +144,7 @@ def _read(folder: Path) -> Run:
     if any(len(held.counts) != len(holdings.classes) for held in holdings.clients):
         raise _UnusableError("partition.json is damaged: counts and classes do not match")
     flower, command = folder / "flower.json", folder.parent / COMMAND
-    sites = _checked(Federation, flower).sites if flower.is_file() else []
+    sites = _checked(Federation, flower).sites if flower.is_file() else holdings.sites
     comparison = _text(command).splitlines() if command.is_file() else []
     return Run(folder, settings, result, rounds, holdings, sites, comparison)
 

@@ -26,7 +26,9 @@ def title(grid: Grid) -> str:
 def subtitle(grid: Grid) -> str:
     """What all runs have in common."""
     parts = [("model.name", "{}"), ("data.clients", "{} clients"), ("train.participation", "participation {}")]
-    if grid.common.get("data.partition") == "dirichlet" and not any(_elsewhere(grid)):
+    if grid.common.get("data.site_column"):
+        parts.insert(2, ("data.site_column", "one for each {}"))
+    elif grid.common.get("data.partition") == "dirichlet" and not any(_elsewhere(grid)):
         parts.insert(2, ("data.alpha", "alpha = {}"))
     parts += [("train.rounds", "{} rounds"), ("train.epochs", "local epochs {}"), ("train.lr", "learning rate {}")]
     parts += [("fidelity", "fidelity {}")]
@@ -59,16 +61,18 @@ def _best(groups: Sequence[Group], pick: "Pick") -> Html | None:
     measured = [(spread.mean, group.variant) for group in groups if (spread := pick(group)) is not None]
     if not measured:
         return None
-    best, winner = max(measured, key=lambda pair: pair[0])
+    best = max(mean for mean, _ in measured)
     value = tag("b", f"{100 * best:.1f}\N{NO-BREAK SPACE}%")
-    others = [(mean, name) for mean, name in measured if name != winner]
-    if not others:
-        return tag("span", f"{winner} reaches ", value, ".")
-    rival = next((pair for pair in others if pair[1] == "FedAvg"), max(others, key=lambda pair: pair[0]))
+    seeds = "" if max(len(group.seeds) for group in groups) > 1 else " (one seed: this may be chance)"
+    first = [name for mean, name in measured if f"{100 * mean:.1f}" == f"{100 * best:.1f}"]
+    others = [(mean, name) for mean, name in measured if name not in first]
+    if len(measured) == 1:
+        return tag("span", f"{first[0]} reaches ", value, ".")
+    if len(first) > 1:
+        return tag("span", tag("b", f"{', '.join(first[:-1])} and {first[-1]}"), " are level at ", value, f"{seeds}.")
+    rival = next((pair for pair in others if pair[1] == "FedAvg"), max(others))
     points = f"{100 * (best - rival[0]):.1f}"
-    if points == "0.0":
-        return tag("span", tag("b", f"{winner} and {rival[1]}"), " are level at ", value, ".")
-    return tag("span", tag("b", winner), " is best with ", value, f", {points} points above {rival[1]}.")
+    return tag("span", tag("b", first[0]), " is best with ", value, f", {points} points above {rival[1]}{seeds}.")
 
 
 def problems(left_out: Sequence[Problem]) -> Html:
@@ -173,7 +177,8 @@ def describe_holdings(run: Run) -> str:
     single = held.count(1)
     alone = f", {single} of them hold{'s' if single == 1 else ''} one class only" if single else ""
     classes = f"{sum(held) / len(held):.1f} of {len(run.holdings.classes)} classes on average"
-    return f"{len(counts)} clients with {min(sizes):,} to {max(sizes):,} training samples and {classes}{alone}."
+    names = f" They are {', '.join(f'{k}: {name}' for k, name in enumerate(run.sites))}." if run.sites else ""
+    return f"{len(counts)} clients with {min(sizes):,} to {max(sizes):,} training samples and {classes}{alone}.{names}"
 
 
 # --- cost and settings ------------------------------------------------------------------------------------------------

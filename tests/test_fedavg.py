@@ -110,7 +110,7 @@ def test_a_lone_last_sample_joins_the_batch_before(n: int, sizes: list[int]) -> 
     settings = {**BARE, "train.batch_size": 16, "train.lr": 0.1, "personal.enabled": False}
     ((x, y),) = blobs(clients=1, n=40)
     data = [(x[:n], y[:n])]
-    result = fedetf.run(method="fedavg", data=data, test=(x, y), model=Normed(), rounds=1, epochs=2, settings=settings)
+    result = fedetf.run(method="fedavg", data=data, test=data[0], model=Normed(), rounds=1, epochs=2, settings=settings)
     net = result.job.build_net()
     x, y = (t[result.partition.train[0]] for t in (result.job.dataset.train.x, result.job.dataset.train.y))
     stream = torch_stream(result.settings.seed, "batches", 1, 0)

@@ -133,12 +133,12 @@ def figure6(found: Reproduction) -> Figure:
         (accuracy, "general", "(a) general accuracy"),
         (error, "nc2_uncentred", "(a) neural-collapse error"),
     ):
-        for d, row in sorted(variants.items()):
-            values = found.results.values(row, column, metric)
-            if not values:
-                continue
-            axes.errorbar(str(d), np.mean(values), yerr=np.std(values), marker="o", color="tab:blue", capsize=3)
+        found_here = {d: found.results.values(row, column, metric) for d, row in sorted(variants.items())}
+        drawn = {str(d): values for d, values in found_here.items() if values}
+        for d, values in drawn.items():
+            axes.errorbar(d, np.mean(values), yerr=np.std(values), marker="o", color="tab:blue", capsize=3)
         axes.set(title=title, xlabel="dimension d of the ETF")
+        axes.set_ylim(0, 1.15 * max(map(max, drawn.values()), default=1.0))  # small differences shall look small
         axes.grid(alpha=0.2)
     accuracy.yaxis.set_major_formatter(PercentFormatter(1.0))
     _draw_finetuning(steps, found, column)
@@ -160,10 +160,10 @@ def _draw_finetuning(axes: Axes, found: Reproduction, column: str) -> None:
     baseline = found.results.values("FedAvg", column, "personal")
     if baseline:
         axes.axhline(float(np.mean(baseline)), linestyle="--", color="tab:orange", label="FedAvg, finetuned")
-    names = ["global\nmodel", "extractor", *(str(turn) for turn in range(1, len(mean) - 1))]
-    shown = [0, 1, *range(2, len(names), max(1, len(names) // 6))]
-    axes.set_xticks(shown, [names[place] for place in shown])
-    axes.set(title="(b) personal accuracy, step by step", xlabel="turns of ETF and projection after the extractor's")
+    explained = "step (0: global model; 1: extractor finetuned;\nfrom 2 on: turns of ETF and projection)"
+    axes.set(title="(b) personal accuracy, step by step", xlabel=explained)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(frameon=False)
     axes.grid(alpha=0.2)

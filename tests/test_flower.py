@@ -69,6 +69,7 @@ def records(tmp_path: Path) -> list[dict[str, dict[str, str]]]:
     return [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_sites_give_the_simulators_bits_and_send_what_the_table_says(method: str, tmp_path: Path) -> None:
     app = make_app(tmp_path / "app", method)

@@ -177,6 +177,9 @@ class Settings(Section):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
+# What says where and how fast a run is, and changes nothing in what comes out of it.
+MACHINE = frozenset(f"engine.{name}" for name in ("name", "workers", "device", "checkpoint", "address"))
+
 # How the authors' code trains, where it departs from the paper's text; what it does to methods is methods/authors.py.
 AUTHORS: Tree = {"train": {"lr_decay": 1.0, "keep_momentum": True}}
 

@@ -31,13 +31,14 @@ class Partition:
     draws: int = 1
     repaired: list[int] = field(default_factory=list)  # clients that were given samples of the largest ones
     sites: list[str] = field(default_factory=list)  # the clients' names, where the data has such
-    elsewhere: bool = False  # the data is with its owners: nothing of it is known here, and all of the above is empty
+    elsewhere: bool = False  # the data is with its owners: nothing but the names is known here
 
     @classmethod
-    def of_sites(cls, clients: int, classes: list[str]) -> Partition:
-        """What a server knows of the data of its sites: how many they are."""
-        nothing = [np.empty(0, np.int64)] * clients
-        return cls(nothing, nothing, np.zeros((clients, len(classes)), np.int64), classes, elsewhere=True)
+    def of_sites(cls, sites: list[str], classes: list[str]) -> Partition:
+        """What a server knows of the data of its sites: whose they are."""
+        nothing = [np.empty(0, np.int64)] * len(sites)
+        counts = np.zeros((len(sites), len(classes)), np.int64)
+        return cls(nothing, nothing, counts, classes, sites=sites, elsewhere=True)
 
     def __len__(self) -> int:
         return len(self.train)

@@ -52,11 +52,13 @@ class Engine(ABC):
 
     def summarise(self, clients: Sequence[int], received: State) -> Iterator[State]:
         """What each client sends after the last round, in their order."""
-        return self.results(self._steps("summarise", clients), received, bool)  # type: ignore[return-value]  # as above
+        steps = self._steps("summarise", clients)
+        return self.results(steps, received, bool)  # type: ignore[return-value]  # the results of such steps
 
     def personalise(self, clients: Sequence[int], received: State) -> Iterator[Personal]:
         """The personal stage of each client, in their order."""
-        return self.results(self._steps("personalise", clients), received, bool)  # type: ignore[return-value]  # as above
+        steps = self._steps("personalise", clients)
+        return self.results(steps, received, bool)  # type: ignore[return-value]  # the results of such steps
 
     def evaluate(self, received: State) -> State:
         """The global model on the whole test set: the sums of what :meth:`Worker.evaluate` gives for its parts."""

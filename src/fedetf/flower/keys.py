@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedetf.errors import UserError
-from fedetf.flower.new import NAME
+from fedetf.flower.new import are_names
 
 DAYS = 365
 CURVE = ec.SECP384R1()
@@ -37,8 +37,7 @@ def make_keys(folder: Path, sites: Sequence[str], host: str = "127.0.0.1") -> No
     """Write ca.crt, ca.key, server.crt, server.key and, for each site, its private key and its ``.pub``."""
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} exists already and is not overwritten; give another folder")
-    taken = {"ca", "server"}
-    if len(set(sites)) < len(sites) or not all(NAME.fullmatch(site) and site not in taken for site in sites):
+    if not are_names(sites) or {"ca", "server"} & set(sites):
         raise UserError(f"sites are different names of letters, digits and hyphens, none of ca and server: {sites}")
     folder.mkdir(parents=True, exist_ok=True)
     authority = ec.generate_private_key(CURVE)

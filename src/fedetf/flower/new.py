@@ -10,6 +10,11 @@ from fedetf.errors import UserError
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")  # what Flower takes as the name of an app
 
 
+def are_names(sites: Sequence[str]) -> bool:
+    """Whether these are different names that can be part of a path and of Flower's settings."""
+    return bool(sites) and len(set(sites)) == len(sites) and all(NAME.fullmatch(site) for site in sites)
+
+
 def new_app(folder: Path, sites: Sequence[str]) -> list[Path]:
     """Write the files of an app for these sites into a new folder; returns their paths."""
     name = folder.resolve().name
@@ -17,8 +22,7 @@ def new_app(folder: Path, sites: Sequence[str]) -> list[Path]:
         raise UserError(f"{name!r} cannot be the name of an app; use letters, digits and hyphens, a letter first")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} exists already and is not overwritten; give another folder")
-    wrong = next((site for site in sites if not NAME.fullmatch(site)), None)
-    if wrong is not None or len(set(sites)) < len(sites) or not sites:
+    if not are_names(sites):
         raise UserError(f"--sites takes different names of letters, digits and hyphens, not {', '.join(sites)!r}")
     folder.mkdir(parents=True, exist_ok=True)
     values = {"@APP@": name, "@SITES@": ", ".join(sites), "@SITE@": sites[0], "@NAMES@": " ".join(sites)}

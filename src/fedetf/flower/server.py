@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import Context
@@ -64,7 +65,7 @@ def server_job(federate: Federate, settings: Settings) -> Job:
     section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))
     test = _test_set(federate, settings)
     dataset = Dataset(test, test, federate.classes, share=True)
-    partition = Partition.of_sites(len(federate.sites), federate.classes)
+    partition = Partition.of_sites(federate.sites, federate.classes)
     return Job(settings.model_copy(update={"method": section}), method, dataset, partition)
 
 
@@ -85,17 +86,21 @@ class RunId(Listener):
     def __init__(self, folder: Path, federate: Federate, engine: FlowerEngine):
         self._path, self._engine = folder / "flower.json", engine
         self._agreed = federate.model_dump(include={"sites", "classes", "noise", "clip"})  # not to change on the way
+        known = self._known() if self._path.is_file() else self._agreed
+        for name, value in self._agreed.items():
+            if known[name] != value:
+                raise UserError(f"the run was begun with {name} = {known[name]}; put that back, or give another out")
 
     def started(self, federation: Federation) -> None:
         """Make the name, or take that of the beginning."""
         if not self._path.is_file():
             content = {"run": secrets.token_hex(16), **self._agreed}
             write_whole(self._path, (json.dumps(content, indent=2) + "\n").encode())
-        known = json.loads(self._path.read_text("utf-8"))
-        for name, value in self._agreed.items():
-            if known[name] != value:
-                raise UserError(f"the run was begun with {name} = {known[name]}; put that back, or give another out")
-        self._engine.run = known["run"]
+        self._engine.run = self._known()["run"]
+
+    def _known(self) -> dict[str, Any]:
+        known: dict[str, Any] = json.loads(self._path.read_text("utf-8"))
+        return known
 
 
 class RoundLog(Listener):

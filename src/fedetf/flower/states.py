@@ -61,7 +61,6 @@ class KeptStates:
     def write(self, round: int, state: State) -> None:
         """Keep ``state`` until it is known whether it counts."""
         if state:
-            self.folder.mkdir(parents=True, exist_ok=True)
             save_state(state, self._path("round", round), {"round": round})
 
     def settle(self, accepted: int) -> None:

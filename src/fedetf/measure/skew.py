@@ -84,7 +84,7 @@ def label_skew(counts: ArrayLike) -> Skew:
 
 def _client(client: int, counts: Floats, shares: Floats, overall: Floats) -> ClientSkew:
     C, held = len(counts), int((counts > 0).sum())
-    entropy = float(_entropy(shares))
+    entropy = float(entropy_of(shares))
     present = shares > 0
     return ClientSkew(
         client=client,
@@ -100,7 +100,7 @@ def _client(client: int, counts: Floats, shares: Floats, overall: Floats) -> Cli
     )
 
 
-def _entropy(shares: Floats) -> Floats:
+def entropy_of(shares: Floats) -> Floats:
     """−Σ p log p along the last axis, 0 log 0 = 0."""
     logs = np.log(np.where(shares > 0, shares, 1.0))
     entropy: Floats = np.abs((shares * logs).sum(axis=-1))  # the sum is ≤ 0; abs spares the sign of −0
@@ -112,10 +112,10 @@ def _mean_pairwise_js(shares: Floats) -> float:
     K = len(shares)
     if K < 2:
         return math.nan
-    entropies = _entropy(shares)
+    entropies = entropy_of(shares)
     total = 0.0
     for i in range(K - 1):
-        middle = _entropy((shares[i] + shares[i + 1 :]) / 2)
+        middle = entropy_of((shares[i] + shares[i + 1 :]) / 2)
         total += float((middle - (entropies[i] + entropies[i + 1 :]) / 2).sum())
     return max(total, 0.0) / (K * (K - 1) / 2)
 

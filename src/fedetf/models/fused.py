@@ -51,7 +51,7 @@ class Conv3x3(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """The convolution."""
         if self.stride == (1, 1) and self.out_channels % WIDTH == 0 and _fits(self, x) and self.training:
-            fused: Tensor = _Conv3x3.apply(x, self.weight)  # type: ignore[no-untyped-call]  # as above
+            fused: Tensor = _Conv3x3.apply(x, self.weight)  # type: ignore[no-untyped-call]  # torch gives none
             return fused
         return super().forward(x)
 

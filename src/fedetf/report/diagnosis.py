@@ -3,6 +3,7 @@
 import math
 
 from fedetf.diagnose import MATTERS, Diagnosis, Verdict
+from fedetf.measure.skew import entropy_of
 from fedetf.report.document import Section
 from fedetf.report.figures import accuracy_figure, partition_figure
 from fedetf.report.tables import percent
@@ -54,9 +55,7 @@ def _skew(found: Diagnosis) -> Section:
     skew, partition = found.skew, found.partition
     C = len(partition.classes)
     shares = partition.counts.sum(axis=0) / partition.counts.sum()
-    entropy = float(
-        -sum(share * math.log(share) for share in shares if share > 0)
-    )  # what there is to know of the class
+    entropy = float(entropy_of(shares))  # what there is to know of the class
     level = skew.mutual_information / entropy if entropy > 0 else 0.0
     word = "none to speak of" if level < 0.05 else "mild" if level < 0.25 else "strong" if level < 0.6 else "extreme"
     sentences = [

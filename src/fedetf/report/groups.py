@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedetf.config import MACHINE
 from fedetf.methods import METHODS
 from fedetf.report.runs_data import Problem, Run
 
 # What does not change the numbers, so that runs which differ in it belong together.
-ASIDE = {"seed", "engine.name", "engine.workers", "engine.device", "engine.checkpoint", "engine.address"}
+ASIDE = MACHINE | {"seed"}
 OWN = ("method.", "personal.")  # what makes variants of a method; everything else is the setting it is tried in
 
 

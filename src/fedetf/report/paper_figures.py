@@ -133,8 +133,8 @@ def figure6(found: Reproduction) -> Figure:
         (accuracy, "general", "(a) general accuracy"),
         (error, "nc2_uncentred", "(a) neural-collapse error"),
     ):
-        found_here = {d: found.results.values(row, column, metric) for d, row in sorted(variants.items())}
-        drawn = {str(d): values for d, values in found_here.items() if values}
+        points = [(str(d), found.results.values(row, column, metric)) for d, row in sorted(variants.items())]
+        drawn = {d: values for d, values in points if values}
         for d, values in drawn.items():
             axes.errorbar(d, np.mean(values), yerr=np.std(values), marker="o", color="tab:blue", capsize=3)
         axes.set(title=title, xlabel="dimension d of the ETF")

@@ -9,7 +9,8 @@ from pathlib import Path
 from fedetf.report.comparison import BEST, mean_and_spread
 from fedetf.report.page import write_report
 from fedetf.report.paper_figures import FIGURES
-from fedetf.reproduce.results import ACCURACIES, in_the_paper, judge, paper_values, sentence
+from fedetf.reproduce.experiment import ACCURACIES
+from fedetf.reproduce.results import in_the_paper, judge, paper_values, sentence
 from fedetf.reproduce.run import Reproduction
 from fedetf.runs import make_folder
 from fedetf.state import write_whole
@@ -67,10 +68,11 @@ def to_markdown(found: Reproduction) -> str:
     parts = [f"# {found.experiment.title}\n", f"Scale: {found.scale.about}.\nCommand: `{found.command}`.\n"]
     if found.trials:
         parts.append("Mean±standard deviation (population) over seeds; the best two in bold.\n")
-    for column in found.columns:
+    measured = {column: measures_table(found, column) for column in found.columns}
+    for column, measures in measured.items():
         parts.append(f"## {column}\n\n{_conditions(found, column)}\n\n{accuracy_table(found, column)}")
-        parts.append(measures_table(found, column))
-    if any(measures_table(found, column) for column in found.columns):
+        parts.append(measures)
+    if any(measured.values()):
         parts.append(LEGEND)
     parts.append("".join(f"- {line}\n" for line in verdicts(found)))
     parts += [f"Failed: {run}: {why}\n" for run, why in found.failed.items()]

@@ -66,14 +66,8 @@ class Holdings(BaseModel):
 
     classes: Annotated[list[str], Field(min_length=1)]
     clients: Annotated[list[Held], Field(min_length=1)]
-    sites: list[str] = []
+    sites: list[str] = []  # the names of clients, if they have any
     elsewhere: bool = False  # with real sites, who tell nobody
-
-
-class Federation(BaseModel):
-    """Who the clients are, of flower.json: there is one where they are real sites."""
-
-    sites: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -85,7 +79,6 @@ class Run:
     result: RunResult
     rounds: list[RoundLine]
     holdings: Holdings
-    sites: list[str]  # the names of clients, if they have any
     comparison: list[str]  # the commands of the comparison that it belongs to, if it does
 
 
@@ -143,10 +136,8 @@ def _read(folder: Path) -> Run:
     holdings = _checked(Holdings, folder / "partition.json")
     if any(len(held.counts) != len(holdings.classes) for held in holdings.clients):
         raise _UnusableError("partition.json is damaged: counts and classes do not match")
-    flower, command = folder / "flower.json", folder.parent / COMMAND
-    sites = _checked(Federation, flower).sites if flower.is_file() else holdings.sites
-    comparison = _text(command).splitlines() if command.is_file() else []
-    return Run(folder, settings, result, rounds, holdings, sites, comparison)
+    command = folder.parent / COMMAND
+    return Run(folder, settings, result, rounds, holdings, _text(command).splitlines() if command.is_file() else [])
 
 
 def _settings(folder: Path) -> dict[str, Any]:

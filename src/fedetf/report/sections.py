@@ -88,12 +88,12 @@ def absences(grid: Grid) -> Html:
     """Whose updates were not part of a round, and why."""
     items = []
     for run in (run for group in grid.groups for run in group.runs):
-        reasons: dict[tuple[int, str], list[int]] = {}
+        sites, reasons = run.holdings.sites, dict[tuple[int, str], list[int]]()
         for line in run.rounds:
             for client, why in {**line.missing, **line.refused}.items():
                 reasons.setdefault((client, why), []).append(line.round)
         for (client, why), rounds in reasons.items():
-            name = run.sites[client] if client < len(run.sites) else f"client {client}"
+            name = sites[client] if client < len(sites) else f"client {client}"
             when = f"round{'s' if len(rounds) > 1 else ''} {', '.join(map(str, rounds))}"
             items.append(tag("li", tag("code", str(run.folder)), f" {name}, {when}: {why}"))
     if not items:
@@ -177,7 +177,8 @@ def describe_holdings(run: Run) -> str:
     single = held.count(1)
     alone = f", {single} of them hold{'s' if single == 1 else ''} one class only" if single else ""
     classes = f"{sum(held) / len(held):.1f} of {len(run.holdings.classes)} classes on average"
-    names = f" They are {', '.join(f'{k}: {name}' for k, name in enumerate(run.sites))}." if run.sites else ""
+    named = ", ".join(f"{k}: {name}" for k, name in enumerate(run.holdings.sites))
+    names = f" They are {named}." if named else ""
     return f"{len(counts)} clients with {min(sizes):,} to {max(sizes):,} training samples and {classes}{alone}.{names}"
 
 

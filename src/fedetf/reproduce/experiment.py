@@ -22,6 +22,7 @@ else:  # the same, before it moved here
 
 ScaleName = Literal["smoke", "small", "paper"]
 Flat = dict[str, Any]  # dotted keys -> values
+ACCURACIES = ("general", "personal")  # metrics that every run has; all others are of measure.collapse
 
 
 class Scale(Section):
@@ -162,7 +163,7 @@ def _check(experiment: Experiment, part: Part, overrides: Mapping[str, Any]) -> 
     for key in overrides:
         if key in own:
             raise UserError(f"{key} is what this experiment varies; use --dataset, --methods or --seeds")
-    measured = any(claim.metric not in ("general", "personal") for claim in experiment.claim)
+    measured = any(claim.metric not in ACCURACIES for claim in experiment.claim)
     if measured and overrides.get("measure.collapse") is False:
         raise UserError("this experiment shows what measure.collapse measures; leave it on")
     known = {row.settings["method.name"] for row in experiment.row}

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedetf.config import LAST
-from fedetf.reproduce.experiment import Claim, Experiment, Trial
-
-ACCURACIES = ("general", "personal")
+from fedetf.reproduce.experiment import ACCURACIES, Claim, Experiment, Trial
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedetf.config import resolve
+from fedetf.config import MACHINE, resolve
 from fedetf.data import Partition, deal_out, load_dataset
 from fedetf.errors import UserError
 from fedetf.grid import GridProgress, run_cells
@@ -15,8 +15,7 @@ from fedetf.reproduce.experiment import Experiment, Part, Scale, ScaleName, Tria
 from fedetf.reproduce.results import Results, collect
 from fedetf.runs import file_name, locked
 
-# Settings that change where or how fast a run is, not what comes out of it; the address of MLflow may hold a password.
-BESIDE = {f"engine.{name}" for name in ("name", "workers", "device", "checkpoint", "address")} | {"measure.mlflow"}
+BESIDE = MACHINE | {"measure.mlflow"}  # not part of the command that gives it again; an address may hold a password
 
 
 @dataclass

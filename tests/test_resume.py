@@ -99,7 +99,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         patience = 0.0
         while not (broken / "result.json").exists():
             patience += lasts / 30  # a slow machine must get on as well
-            delay = rng.uniform(0.1, 0.4) * lasts + patience
+            delay = rng.uniform(0.05, 0.3) * lasts + patience
 
             def kill(pid: int, delay: float = delay) -> None:
                 time.sleep(delay)
@@ -116,8 +116,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_before_each_single_write(tmp_path: Path) -> None:
-    """Not left to chance: killed before the n-th rename or sync of a run, for every n there is."""
-    options = {**OPTIONS, "rounds": 2, "clients": 3}
+    """Not left to chance: killed before the n-th rename, sync or removal of a run, for every n there is."""
+    options = {**OPTIONS, "rounds": 3, "clients": 3}  # the third checkpoint lets the first be removed
     whole = tmp_path / "whole"
     fedetf.run(method="ditto", out=whole, **options)
     for n in range(1, 1000):
@@ -138,16 +138,17 @@ def _die_at_write(n: int, folder: Path, options: dict) -> None:
     count = 0
 
     def counted(real: Callable) -> Callable:
-        def call(*arguments: object) -> object:
+        def call(*arguments: object, **named: object) -> object:
             nonlocal count
             count += 1
             if count == n:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return real(*arguments)
+            return real(*arguments, **named)
 
         return call
 
-    Path.replace, os.fsync = counted(Path.replace), counted(os.fsync)  # in a child that ends with this
+    # In a child that ends with this.
+    Path.replace, os.fsync, Path.unlink = counted(Path.replace), counted(os.fsync), counted(Path.unlink)
     fedetf.run(method="ditto", out=folder, **options)
 
 

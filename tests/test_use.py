@@ -3,8 +3,9 @@
 import csv
 import io
 import json
-import time
+from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -369,25 +370,27 @@ def test_features_computed_once_cannot_be_augmented() -> None:
         fedetf.run(clients=3, rounds=1, model=frozen_encoder(), settings={"data.augment": "crop_flip"})
 
 
-@pytest.mark.slow
-def test_features_computed_once_save_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {
-        "model": frozen_encoder(),
-        "method": "fedavg",
-        "clients": 5,
-        "rounds": 10,
-        "epochs": 1,
-        "engine": "serial",
-    }
-    settings = {"personal.enabled": False, "data.limit": 600}
-    seconds = []
-    for keep in (True, False):
-        if not keep:
-            monkeypatch.setattr(api, "with_features", lambda job, tick: job)
-        began = time.process_time()
-        fedetf.run(**options, settings=settings)
-        seconds.append(time.process_time() - began)
-    assert seconds[0] < seconds[1] / 3
+class Recording(nn.Module):
+    """A frozen encoder that records every image that goes through it, as do its copies."""
+
+    seen: ClassVar[list[bytes]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = frozen_encoder()
+
+    def forward(self, x: Tensor) -> Tensor:
+        Recording.seen.extend(image.numpy().tobytes() for image in x)
+        return self.inner(x)
+
+
+def test_every_image_meets_a_frozen_encoder_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recording, "seen", [])
+    options = {**QUICK, "rounds": 3, "method": "fedavg", "model": Recording()}
+    result = fedetf.run(**options, settings={**SMALL, "data.normalize": "none"})
+    images = len(result.job.dataset.train) + len(result.job.dataset.test)
+    times = Counter(Counter(Recording.seen).values())
+    assert times == {1: images - 2, 2: 2}  # two images went before, to find how long its features are
 
 
 FACTORY = """

@@ -66,23 +66,27 @@ class Checkpoint:
 def newest(folder: Path, private: PrivateStates) -> Checkpoint | None:
     """The newest checkpoint that is whole, with a warning for each that is not; None if there is none.
 
-    Files of clients that no checkpoint needs are removed.
+    What a run that was cut short could not remove any more is removed: checkpoints older than the last two, and files
+    of clients that none needs.
     """
-    found: list[Checkpoint] = []
+    found: dict[Path, Checkpoint] = {}
     paths = _paths(folder)
     for path in paths:
         try:
             checkpoint = _load(path)
             private.check(checkpoint.clients)
-            found.append(checkpoint)
+            found[path] = checkpoint
         except Exception as error:  # whatever a damaged file can do to the libraries that read it
             reason = str(error).split("\n")[0]
             warnings.warn(f"{path} is damaged ({reason}); going on from the one before", stacklevel=2)
     if paths and not found:
         raise UserError(f"no checkpoint in {folder} can be read; to begin anew, remove the folder of the run")
+    for old in list(found)[KEPT:]:
+        old.unlink()
+        del found[old]
     if found:
-        private.remove_others({pair for checkpoint in found for pair in checkpoint.clients.items()})
-    return found[0] if found else None
+        private.remove_others({pair for checkpoint in found.values() for pair in checkpoint.clients.items()})
+    return next(iter(found.values()), None)
 
 
 def _load(path: Path) -> Checkpoint:

@@ -86,6 +86,8 @@ def test_the_command_prints_and_writes(name: str, tmp_path: Path, capsys: pytest
         (["--out", "page.pdf"], "--out takes a file that ends in .html or .md"),
         (["--seeds", "7,7"], "--seeds takes one or more different values"),
         (["--site-column", "hospital"], "digits has no columns"),
+        (["--site-column", "hospital", "--clients", "5"], "every site of the column 'hospital' is a client"),
+        (["--site-column", "hospital", "--alpha", "0.1"], "leave out alpha"),
     ],
 )
 def test_bad_input_is_one_line(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,9 +127,9 @@ def test_a_column_of_sites(hospitals: Path, tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize(("column", "message"), [("ward", "has no column 'ward' of sites"), (None, None)])
 def test_a_column_that_is_not_there(column: str | None, message: str | None, hospitals: Path) -> None:
-    settings = {"dataset": str(hospitals), "site_column": column, "clients": 2, "rounds": 1, "epochs": 1}
+    settings = {"dataset": str(hospitals), "site_column": column, "rounds": 1, "epochs": 1}
     if message is None:
-        assert fedetf.run(**settings, method="fedavg").partition.sites == []
+        assert fedetf.run(**settings, clients=2, method="fedavg").partition.sites == []
     else:
         with pytest.raises(fedetf.UserError, match=message):
             fedetf.run(**settings)

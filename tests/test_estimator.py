@@ -219,6 +219,9 @@ def test_errors_say_what_to_do(wine) -> None:
         FederatedClassifier(**QUICK, n_jobs=0).fit(X, y, groups=site)
     with pytest.raises(ValueError, match="5 groups for 178 samples"):
         FederatedClassifier(**QUICK).fit(X, y, groups=site[:5])
+    for nothing in (None, float("nan")):
+        with pytest.raises(ValueError, match="some samples have no site"):
+            FederatedClassifier(**QUICK).fit(X, y, groups=np.array([nothing, *site[1:]], dtype=object))
     without = FederatedClassifier(**QUICK, personal=False).fit(X, y, groups=site)
     with pytest.raises(ValueError, match="'site 0': fit with personal=True"):
         without.predict(X, group="site 0")

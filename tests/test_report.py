@@ -1,6 +1,7 @@
 """Progress, tables and pictures."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,12 @@ def test_partition_figure_has_a_disc_for_each_share(clients: int, tmp_path) -> N
     assert areas[2] == max(areas)  # nine samples, the most
     assert ("first 100 of 150 clients" in axes.get_title()) == (clients > 100)
     assert save_figure(figure, tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_partition_figure_names_sites() -> None:
+    figure = partition_figure(replace(partition([[5, 1], [0, 9]]), sites=["north", "south"]), "title")
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["north", "south"]
+    assert figure.axes[0].get_xlabel() == "site"
 
 
 def test_accuracy_figure_draws_the_mean_of_the_seeds() -> None:

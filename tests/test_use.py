@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import ClassVar
@@ -118,7 +119,7 @@ def test_vectors_and_objects_of_python(tmp_path: Path) -> None:
     data = [(rng.normal(size=(20, 5)), ["a", "b"] * 10)] * 2
     encoder = nn.Linear(5, 4)
     result = fedetf.run(data=data, method=Mine, model=encoder, out=tmp_path / "run", rounds=1, engine="serial")
-    with pytest.raises(UserError, match=r"was given its method in Python; load it with fedetf.load\(path, method="):
+    with pytest.raises(UserError, match=r"was given its method in Python; load it with fedetf.load\(..., method="):
         fedetf.load(tmp_path / "run")
     with pytest.raises(UserError, match=r"was given its model in Python"):
         fedetf.load(tmp_path / "run", method=Mine)
@@ -295,6 +296,16 @@ def test_predict_in_three_formats(
     assert lines[0].split() == ["image", "class", "probability"]
 
 
+def test_a_folder_stands_for_the_images_in_it(
+    runs: dict[str, fedetf.Result], pictures: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("no image")
+    (tmp_path / "more").mkdir()
+    below = shutil.copy(pictures[0], tmp_path / "more" / "z.PNG")
+    assert main(["predict", str(runs["fedavg"].folder), str(tmp_path), "--format", "json"]) == 0
+    assert [a["image"] for a in json.loads(capsys.readouterr().out)] == [*pictures, str(below)]
+
+
 def test_images_of_another_size_are_resized(
     runs: dict[str, fedetf.Result], pictures: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -310,6 +321,7 @@ def test_images_of_another_size_are_resized(
         (["{run}", "{text}"], "not an image that Pillow knows"),
         (["{run}", "{colour}"], "is in colour, but the model was trained on grey images"),
         (["{run}", "nowhere.png"], "no file 'nowhere.png'"),
+        (["{run}", "{empty}"], "there is no image in"),
         (["{run}", "--client", "9", "{text}"], "has no client 9; clients are 0 to 1"),
         (["{run}", "--top", "0", "{text}"], "--top is at least 1"),
         (["{tmp}", "{text}"], "is no run folder"),
@@ -326,7 +338,8 @@ def test_bad_input_is_one_line(
     (tmp_path / "text.png").write_text("no image")
     Image.new("RGB", (8, 8), "red").save(tmp_path / "colour.png")
     places = {"run": runs["fedavg"].folder, "proto": runs["fedproto"].folder, "tmp": tmp_path}
-    places |= {"text": tmp_path / "text.png", "colour": tmp_path / "colour.png"}
+    (tmp_path / "empty").mkdir()
+    places |= {"empty": tmp_path / "empty", "text": tmp_path / "text.png", "colour": tmp_path / "colour.png"}
     assert main(["predict", *(text.format(**places) for text in arguments)]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ")

@@ -249,7 +249,11 @@ def from_short(flags: Mapping[str, Any]) -> dict[str, Any]:
     for name in flags:
         if name not in SHORT:
             raise UserError(f"unknown setting {name!r}; choose from {', '.join(SHORT)}, or use settings={{...}}")
-    return {SHORT[name]: value for name, value in flags.items() if value is not None}
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name in ("clients", "alpha"):
+        if "site_column" in given and name in given:
+            raise UserError(f"every site of the column {given['site_column']!r} is a client; leave out {name}")
+    return {SHORT[name]: value for name, value in given.items()}
 
 
 def prepare(

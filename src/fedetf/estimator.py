@@ -195,6 +195,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = column_or_1d(groups)
         if len(names) != len(codes):
             raise UserError(f"{len(names)} groups for {len(codes)} samples; give the site of each sample")
+        if any(name is None or name != name for name in names.tolist()):  # a number that is none equals nothing
+            raise UserError("some samples have no site (None or NaN in groups); name one for each, or leave them out")
         sites, owner = np.unique(names, return_inverse=True)
         return sites, [np.flatnonzero(owner == site) for site in range(len(sites))]
 

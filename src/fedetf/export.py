@@ -21,7 +21,7 @@ from fedetf.errors import UserError, unknown
 from fedetf.methods import Method
 from fedetf.runs import make_folder
 from fedetf.state import save_state, write_whole
-from fedetf.use import Model, SavedModel, load, saved_model
+from fedetf.use import Model, SavedModel, ready, saved_model
 
 INPUT, OUTPUT = "inputs", "probabilities"
 
@@ -69,15 +69,15 @@ def export(
         if path.exists():
             raise UserError(f"{path} exists already and is not overwritten; give another --to, or remove it")
     file = saved_model(Path(folder), client)
-    ready = load(folder, client, method=method, model=model)
+    model_ready = ready(file, method, model)
     make_folder(target.parent)
     about = {**file.about, "settings": file.settings.portable(), "client": file.client, "accuracy": file.accuracy}
     with TemporaryDirectory(dir=target.parent, prefix=".export-") as temporary:  # whole or not at all
         part = Path(temporary) / target.name
-        WRITERS[target.suffix](ready, about, part)
+        WRITERS[target.suffix](model_ready, about, part)
         for written in Path(temporary).iterdir():  # of a large ONNX model, also its file of weights
             written.replace(target.parent / written.name)
-    write_whole(card, model_card(ready, file, target).encode())
+    write_whole(card, model_card(model_ready, file, target).encode())
     return card
 
 

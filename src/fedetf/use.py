@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedetf.config import Settings, resolve, validated
 from fedetf.data.decode import picture_pixels
+from fedetf.data.load import IMAGE_ENDINGS
 from fedetf.engines.job import Prepare, build_net, preparation
 from fedetf.errors import UserError
 from fedetf.features import with_encoder
@@ -106,12 +107,16 @@ def load(
     >>> probabilities.shape, model.classes[0]
     (torch.Size([5, 10]), '0')
     """
-    file = saved_model(Path(path), client)
+    return ready(saved_model(Path(path), client), method, model)
+
+
+def ready(file: "SavedModel", method: type[Method] | None = None, model: nn.Module | None = None) -> Model:
+    """The model of a file; ``method`` and ``model`` as for :func:`load`."""
     settings = file.settings
     found = method or (find_method(settings.method.name) if is_method(settings.method.name) else None)
     if found is None or (model is None and not is_model(settings.model.name)):
         missing = "method" if found is None else "model"
-        raise UserError(f"{path} was given its {missing} in Python; load it with fedetf.load(path, {missing}=...)")
+        raise UserError(f"{file.path} was given its {missing} in Python; load it with fedetf.load(..., {missing}=...)")
     if file.client is None and not found.has_global:
         raise UserError(f"{settings.method.name} has no global model; choose a client's, with --client K (client=K)")
     built = make_method(settings.method.model_dump(), settings.fidelity, found if method else None)
@@ -201,6 +206,17 @@ def _read(path: Path) -> tuple[dict[str, Any], State]:
     if "shape" not in about:
         raise UserError(f"{path} was written by an older fedetf and does not say what it takes; run it again")
     return about, state
+
+
+def image_files(paths: Sequence[Path]) -> list[Path]:
+    """The files among ``paths``, and of each folder among them all images in it and below, by name."""
+    files: list[Path] = []
+    for path in paths:
+        found = sorted(image for image in path.rglob("*") if image.suffix.lower() in IMAGE_ENDINGS)
+        if path.is_dir() and not found:
+            raise UserError(f"there is no image in {str(path)!r}; give files of images, or folders of them")
+        files += found if path.is_dir() else [path]
+    return files
 
 
 def read_images(paths: Sequence[Path], inputs: Inputs) -> Tensor:

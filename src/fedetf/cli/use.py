@@ -26,7 +26,7 @@ def add_to(commands: Any) -> None:
         "fedetf predict runs/first --client 2 --top 3 --format csv photo.png",
     )
     _add_model(predict)
-    predict.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help="files of images")
+    predict.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help="files of images, or folders of them")
     predict.add_argument("--format", choices=sorted(FORMATS), default="table", help="default: table")
     predict.add_argument("--top", metavar="N", type=int, default=1, help="so many classes for each image (default: 1)")
     export = add_command(
@@ -62,13 +62,14 @@ def predict_command(options: argparse.Namespace) -> None:
         raise UserError("--top is at least 1")
     import torch
 
-    from fedetf.use import load, read_images
+    from fedetf.use import image_files, load, read_images
 
     model = load(options.folder, options.client)
     top = min(options.top, len(model.classes))
     answers: list[Answer] = []
-    for start in range(0, len(options.images), BATCH):
-        paths = options.images[start : start + BATCH]
+    images = image_files(options.images)
+    for start in range(0, len(images), BATCH):
+        paths = images[start : start + BATCH]
         with torch.no_grad():
             best = model(read_images(paths, model.inputs)).topk(top)
         for path, probabilities, classes in zip(paths, best.values.tolist(), best.indices.tolist(), strict=True):

@@ -26,11 +26,13 @@ def partition_figure(partition: Partition, title: str) -> Figure:
     shown = f", first {K} of {len(partition)} clients" if len(partition) > K else ""
     axes.set(
         title=f"{title}{shown}",
-        xlabel="client",
+        xlabel="site" if partition.sites else "client",
         ylabel=f"class (largest disc: {counts.max()} samples)",
     )
     if C <= MOST_LABELS:
         axes.set_yticks(range(C), partition.classes)
+    if partition.sites and K <= MOST_LABELS:
+        axes.set_xticks(range(K), partition.sites[:K], rotation=45, ha="right")
     return figure
 
 

@@ -9,22 +9,6 @@ from typing import Any
 
 from fedetf.config import resolve
 
-MEASURES = [
-    "nc1_ratio",
-    "nc1_pinv",
-    "nc1_cos",
-    "nc2",
-    "nc2_norm",
-    "nc3_cos",
-    "nc3_dual",
-    "prototype_consistency",
-    "classifier_consistency",
-    "classifier_consistency_flat",
-    "model_consistency",
-    "update_consistency",
-    "drift",
-]
-
 
 def make_run(
     folder: Path,

@@ -16,7 +16,7 @@ from fedetf.measure import Consistency, Cosines, class_statistics, collapse
 
 def measured(z: Tensor, y: Tensor, classifier: Tensor | None = None, classes: int | None = None) -> dict[str, float]:
     totals = torch.bincount(y, minlength=classes or int(y.max()) + 1)
-    return collapse(class_statistics(z, y, totals), classifier)
+    return collapse(class_statistics(z, y, totals), [] if classifier is None else [classifier])
 
 
 def at_means(means: Tensor, per_class: int = 2) -> tuple[Tensor, Tensor]:
@@ -122,9 +122,23 @@ def test_missing_classes_are_left_out_and_empty_definitions_are_nan() -> None:
     assert same["nc1_ratio"] == math.inf
     assert math.isnan(measured(z, y)["nc3_cos"])
     none = measured(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), classes=2)
-    assert none.pop("nc_classes") == 0
+    assert [none.pop(name) for name in ("nc_classes", "nc_singletons", "nc2_classes")] == [0, 0, 0]
     assert all(math.isnan(value) for value in none.values())
     assert (some["nc_classes"], one["nc_classes"]) == (3, 1)
+    assert (some["nc_singletons"], singletons["nc_singletons"]) == (0, 3)
+
+
+def test_nc2_says_how_many_class_means_it_compares() -> None:
+    values = measured(*at_means(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]])))  # the third is the centre
+    assert (values["nc_classes"], values["nc2_classes"]) == (3, 2)
+    assert values["nc2"] == pytest.approx(0)  # of two classes, whatever they are
+
+
+def test_nc3_of_private_heads_is_their_mean() -> None:
+    V = fedetf.simplex_etf(5, 5, seed=0).T.double()
+    z, y = at_means(5 * V)
+    statistics = class_statistics(z, y, torch.bincount(y).double())
+    assert collapse(statistics, [V, V, -V])["nc3_cos"] == pytest.approx(1 / 3)
 
 
 # --- agreement --------------------------------------------------------------------------------------------------------
@@ -220,7 +234,7 @@ def test_every_method_is_measured_and_trains_as_without(method: str, tmp_path) -
     assert -1 <= values["prototype_consistency"] <= 1
     assert -1 <= values["model_consistency"] <= 1
     assert (values.get("nc2") is None) == (method == "fedproto")
-    assert (values.get("nc3_cos") is None) == (method in ("fedproto", "fedrep"))  # heads that no server knows
+    assert (values.get("nc3_cos") is None) == (method == "fedproto")  # it has no global model
     if method in ("fedetf", "fednh"):
         assert values["classifier_consistency"] == pytest.approx(1, abs=1e-6)
     else:

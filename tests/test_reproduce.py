@@ -1,6 +1,7 @@
 """The paper's tables and figures: the files against the paper's text, and smoke runs of all of them."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 from fedetf.cli import main
 from fedetf.errors import UserError
 from fedetf.methods import METHODS
+from fedetf.report.reproduction import _marked, conditions, write_reproduction
 from fedetf.reproduce.experiment import Claim, Part, experiment_names, load_experiment, load_scale, plan
 from fedetf.reproduce.results import Results, Run, in_the_paper, judge, paper_values, sentence
 from fedetf.reproduce.run import reproduce
@@ -28,14 +30,26 @@ def test_there_are_ten() -> None:
     assert experiment_names() == sorted(TABLES + FIGURES)
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_a_table_has_the_papers_value_for_every_row_and_column(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "count", "total"),  # of all numbers, means and deviations, in the source of the paper's table
+    [
+        ("table1", 228, "5444.95"),
+        ("table2", 80, "2618.31"),
+        ("table3", 80, "2777.42"),
+        ("table4", 56, "2113.44"),
+        ("table5", 20, "485.91"),
+    ],
+)
+def test_a_table_has_the_papers_value_for_every_row_and_column(name: str, count: int, total: str) -> None:
     experiment = load_experiment(name)
-    for row in experiment.row:
-        assert len(row.values) == len(experiment.column)
-        for value in row.values:
-            for number in value.split():
-                assert number == "-" or 0 < float(number.split("±")[0]) < 100
+    assert all(len(row.values) == len(experiment.column) for row in experiment.row)
+    words = [word for row in experiment.row for value in row.values for word in value.split() if word != "-"]
+    numbers = [Decimal(number) for word in words for number in word.split("±")]
+    assert (len(numbers), str(sum(numbers))) == (count, total)
+
+
+def test_figure5_has_the_accuracies_of_its_caption() -> None:
+    assert [row.values for row in load_experiment("fig5").row] == [["29.73"], ["54.95"]]
 
 
 def test_the_papers_tables_agree_where_they_overlap() -> None:
@@ -60,6 +74,7 @@ def test_the_papers_scale_is_the_papers() -> None:
         assert (s.data.clients, s.train.participation) == (20, 1.0)
         assert (s.train.rounds, s.train.epochs) == ((50, 1) if tiny else (200, 3))
         assert s.train.lr == (0.04 if s.data.name == "cifar10" else 0.01)
+        assert (s.train.lr_decay, s.train.momentum, s.train.weight_decay) == (0.99, 0.9, 5e-4)  # appendix B
         assert s.model.name == ("resnet18" if tiny else "resnet20")
         assert (s.data.limit, s.data.size) == (None, None) or tiny
     assert {(s.data.clients, s.train.participation) for s in settings_of("table2")} == {
@@ -67,6 +82,8 @@ def test_the_papers_scale_is_the_papers() -> None:
     }  # fmt: skip
     assert {s.train.epochs for s in settings_of("table3")} == {1, 2, 4, 8}
     assert len({s.model.name for s in settings_of("table4")}) == 7
+    for name in (*TABLES, "fig1", "fig4", "fig5", "fig6"):  # "In all the experiments, we conduct three trials"
+        assert {s.seed for s in settings_of(name)} == {8, 9, 10}
     assert {s.data.alpha for name in ("table2", "table3", "table4", "fig6") for s in settings_of(name)} == {0.1}
     without = [s.method.model_dump() for s in settings_of("table5")]
     assert sum(m.get("projection") is False for m in without) == 6
@@ -132,7 +149,7 @@ def test_claims_in_one_line() -> None:
     there = "A above the others: yes, +9.8 points (here); no runs for there"
     assert said(claim, made_up(A=0.5, B=0.3, C=0.402), ("here", "there")) == there
     lower = Claim(text="A's error is lower", metric="nc2", more="B", less=["A"])  # mean of the last five rounds
-    assert said(lower, made_up(A=0.1, B=0.2)) == "A's error is lower: yes, B 4.2, A 4.1"
+    assert said(lower, made_up(A=0.1, B=0.2)) == "A's error is lower: yes, B 4.2, A 4.1 (+0.1)"
     personal = Claim(text="x", metric="personal", more="A", less=["B"])
     assert "cannot be said" in said(personal, made_up(A=0.5, B=0.6))
 
@@ -157,12 +174,41 @@ def test_how_often_a_claim_holds_in_the_paper_itself() -> None:
 @pytest.mark.parametrize("setting", ["data.alpha=0.5", "method.name=fedavg", "seed=3"])
 def test_what_an_experiment_varies_cannot_be_set(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "table5", "--set", setting]) == 2
-    assert "is what this experiment varies" in capsys.readouterr().err
+    assert "is set by the experiment itself" in capsys.readouterr().err
 
 
-def test_a_figure_of_measures_needs_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "fig1", "--set", "measure.collapse=false"]) == 2
+def test_what_only_another_scale_varies_can_be_set() -> None:
+    for name, setting in (("table1", {"data.limit": 100}), ("table3", {"train.rounds": 1})):
+        assert plan(load_experiment(name), "smoke", Part(), setting, Path("out"))
+    with pytest.raises(UserError, match="is set by the experiment itself"):
+        plan(load_experiment("table1"), "small", Part(), {"data.limit": 100}, Path("out"))
+
+
+@pytest.mark.parametrize("no", ["false", "0", "off"])
+def test_a_figure_of_measures_needs_them(no: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "fig1", "--set", f"measure.collapse={no}"]) == 2
     assert "leave it on" in capsys.readouterr().err
+
+
+def test_the_first_step_of_finetuning() -> None:
+    steps = Run(8, {"personal": 0.9, "personal_curve": [0.1, 0.5, 0.9]}, [], Path())
+    assert steps.value("personal_first") == 0.5
+    assert Run(8, {"personal": 0.9, "personal_curve": []}, [], Path()).value("personal_first") == 0.9
+
+
+def test_the_best_two_are_those_on_common_seeds() -> None:
+    lucky = {8: 0.5, 9: 0.9}
+    assert _marked([lucky, {8: 0.6}, {8: 0.7}, {}]) == ["70.00±20.00", "**60.00**", "**70.00**", "-"]
+    assert _marked([{8: 0.5}, {9: 0.6}, {10: 0.7}]) == ["50.00", "60.00", "70.00"]
+
+
+def test_a_damaged_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["reproduce", "table5", "--methods", "fedavg", "--out", str(tmp_path)]
+    assert main(flags) == 0
+    next(tmp_path.glob("runs/*/result.json")).write_text("")
+    capsys.readouterr()
+    assert main(flags) == 2
+    assert "is damaged; remove that folder" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_two_columns_in_one_claim() -> None:
@@ -208,6 +254,11 @@ def test_figure7_needs_no_run(tmp_path: Path) -> None:
     found = reproduce("fig7", out=tmp_path)
     assert list(found.partitions) == ["CIFAR-10, α = 0.1", "CIFAR-10, α = 0.05"]
     assert not found.trials
+    few = reproduce("fig7", overrides={"data.clients": 5}, out=tmp_path)
+    assert conditions(few, ["CIFAR-10, α = 0.1"]) == "digits, 200 images, 5 clients, alpha = 0.1, seed 8"
+    assert "alpha = 0.1 or alpha = 0.05" in conditions(few, few.columns)
+    with pytest.raises(UserError, match="it takes one seed"):
+        reproduce("fig7", part=Part(methods=["fedavg"]), out=tmp_path)
 
 
 def test_figure6_without_its_method_and_figure7_with_a_seed(tmp_path: Path) -> None:
@@ -215,6 +266,14 @@ def test_figure6_without_its_method_and_figure7_with_a_seed(tmp_path: Path) -> N
     assert (tmp_path / "fig6/fig6-fedavg.png").is_file()
     eight, nine = (reproduce("fig7", part=Part(seeds=[s]), out=tmp_path).partitions for s in (8, 9))
     assert any((eight[column].counts != nine[column].counts).any() for column in eight)
+
+
+def test_a_long_command_has_files_with_a_short_name(tmp_path: Path) -> None:
+    long = {"data.clients": 5, "data.test_limit": 50, "data.size": 8, "train.batch_size": 32, "train.lr": 0.01}
+    found = [reproduce("fig7", overrides={**long, "personal.rounds": n}, out=tmp_path) for n in (1, 2)]
+    assert len({one.stem for one in found}) == 2
+    assert all(len(one.stem) < 120 for one in found)
+    assert all(path.is_file() for path in write_reproduction(found[0]))
 
 
 def test_bad_names_are_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -235,7 +235,9 @@ class Federation:
             record.general = self._accuracy(found)
             if consistency is not None:
                 fixed = self.method.scoped(self.unsent, Scope.FIXED)
-                values |= collapse(found, self.method.class_vectors({**fixed, **self.server.state}))
+                shared = self.method.class_vectors({**fixed, **self.server.state})
+                # Where heads are private, those of the participants.
+                values |= collapse(found, list(self.classifiers.values()) if shared is None else [shared])
         record.measures = {name: value if math.isfinite(value) else None for name, value in values.items()}
 
     def _accuracy(self, evaluation: State) -> float:

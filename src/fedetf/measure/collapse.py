@@ -5,6 +5,9 @@ Features z are what the classifier sees: μ for FedETF, h for all others. Classe
 the number of the others. A measure whose definition is empty is NaN, never 0.
 """
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -38,26 +41,38 @@ def class_statistics(z: Tensor, y: Tensor, totals: Tensor) -> Statistics:
     }
 
 
-def collapse(statistics: Statistics, classifier: Tensor | None) -> dict[str, float]:
-    """All measures of a model, and C' as ``nc_classes``.
+def collapse(statistics: Statistics, classifiers: Sequence[Tensor]) -> dict[str, float]:
+    """All measures of a model, and what they rest on.
+
+    ``nc_classes`` is C', ``nc_singletons`` the number of classes with a single sample, ``nc2_classes`` that of class
+    means with a direction, which ``nc2`` compares.
 
     Parameters
     ----------
     statistics:
         Of its features on a test set, see :func:`class_statistics`.
-    classifier:
-        Its class vectors ``[C, d]``, in the space of the features; None if it has none, and NC3 is NaN.
+    classifiers:
+        Its class vectors ``[C, d]``, in the space of the features. With several, the heads of clients, NC3 is the mean
+        over them; with none it is NaN.
     """
     present = statistics["count"] > 0
     n = statistics["count"][present]
     means = statistics["sum"][present] / n[:, None]
     centred = means - means.mean(dim=0) if len(means) else means
     within = statistics["scatter"] / max(len(n), 1) - means.T @ means / max(len(n), 1)
-    values = {"nc_classes": float(len(n)), **_nc1(within, centred, singletons=bool((n <= 1).all()))}
+    values = {"nc_classes": float(len(n)), "nc_singletons": float((n == 1).sum())}
+    values |= _nc1(within, centred, singletons=bool((n <= 1).all()))
     values["nc1_cos"] = _nc1_cos(means, statistics["unit_sum"][present], statistics["directed"][present])
     values |= _nc2(centred)
     values["nc2_uncentred"] = _distance_from_etf(means)
-    return values | _nc3(centred, None if classifier is None else classifier.detach().to("cpu", torch.float64), present)
+    heads = [_nc3(centred, classifier.detach().to("cpu", torch.float64), present) for classifier in classifiers]
+    return values | {name: _mean([head[name] for head in heads]) for name in ("nc3_cos", "nc3_dual")}
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Of those that are defined; NaN of none."""
+    there = [value for value in values if not math.isnan(value)]
+    return sum(there) / len(there) if there else math.nan
 
 
 def _nc1(within: Tensor, centred: Tensor, singletons: bool) -> dict[str, float]:
@@ -95,12 +110,12 @@ def _nc2(centred: Tensor) -> dict[str, float]:
 
     ``nc2`` looks at their angles, ``nc2_norm`` at their lengths: standard deviation by mean. Figure 5b of the paper
     takes the angles of means that are not centred (``nc2_uncentred``); features that are never negative cannot bring
-    that to 0.
+    that to 0. Two centred means are opposite whatever they are: with two classes ``nc2`` is 0 and tells nothing.
     """
     lengths = torch.linalg.vector_norm(centred, dim=1)
     mean = float(lengths.mean()) if len(lengths) else 0.0
     norm = float(lengths.std(correction=0)) / mean if mean >= EPS else torch.nan
-    return {"nc2": _distance_from_etf(centred), "nc2_norm": norm}
+    return {"nc2": _distance_from_etf(centred), "nc2_norm": norm, "nc2_classes": float((lengths >= EPS).sum())}
 
 
 def _distance_from_etf(vectors: Tensor) -> float:
@@ -114,13 +129,13 @@ def _distance_from_etf(vectors: Tensor) -> float:
     return float((cosines + 1 / (classes - 1)).square().mean())
 
 
-def _nc3(centred: Tensor, classifier: Tensor | None, present: Tensor) -> dict[str, float]:
+def _nc3(centred: Tensor, classifier: Tensor, present: Tensor) -> dict[str, float]:
     """Cosine of class mean and class vector (higher is aligned), and ‖M/‖M‖ − W/‖W‖‖² (0 is self-dual).
 
     The class vectors are centred as well: a softmax does not see their mean, and that of an ETF is 0.
     """
     empty = {"nc3_cos": torch.nan, "nc3_dual": torch.nan}
-    if classifier is None or classifier.shape[1] != centred.shape[1]:
+    if classifier.shape[1] != centred.shape[1]:
         return empty
     W = (classifier - classifier.mean(dim=0))[present]
     norms = torch.linalg.vector_norm(centred, dim=1) * torch.linalg.vector_norm(W, dim=1)

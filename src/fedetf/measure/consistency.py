@@ -9,15 +9,17 @@ from fedetf.measure.cosines import EPS, Cosines
 
 
 class Consistency:
-    """Takes in one client of a round after the other; but two, all values are mean cosines of pairs of clients.
+    """Takes in one client of a round after the other. Most values are mean cosines of pairs of clients.
 
     - ``prototype_consistency``: of the class means of features, class by class, over those who hold the class. Features
       that are never negative, such as h, have large cosines whatever they are: ``prototype_consistency_centred`` takes
       the class means of each client less their mean, ``prototype_consistency_raw`` takes h for every method.
-      ``prototype_classes`` is the number of classes with two holders or more, which the first rests on.
+      ``prototype_classes`` is the number of classes with two holders or more, which the first rests on;
+      ``prototypes_left_out`` that of class means without a direction.
     - ``classifier_consistency``: of the class vectors of the heads, class by class; ``classifier_consistency_flat``
       of the heads as one vector each.
-    - ``model_consistency``: of the encoders' trained tensors; ``update_consistency`` of what local training added.
+    - ``model_consistency``: of the encoders' trained tensors; ``update_consistency`` of what local training added;
+      ``updates_left_out`` is the number of clients whose training changed nothing.
     - ``drift``: mean length of that update, relative to the received model.
 
     Parameters
@@ -78,10 +80,12 @@ class Consistency:
             "prototype_consistency_centred": self._centred.mean(),
             "prototype_consistency_raw": self._raw.mean(),
             "prototype_classes": float(self._prototypes.rows()),
+            "prototypes_left_out": float(self._prototypes.left_out),
             "classifier_consistency": self._classifiers.mean(),
             "classifier_consistency_flat": self._flat.mean(),
             "model_consistency": self._models.mean(),
             "update_consistency": self._updates.mean(),
+            "updates_left_out": float(self._updates.left_out),
             "drift": sum(self._drifts) / len(self._drifts) if self._drifts else torch.nan,
         }
 

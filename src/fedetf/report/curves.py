@@ -60,7 +60,7 @@ FINETUNING = Chart(
 )
 
 # What the measures are called, in the order in which they are shown; the first six stand on the page itself.
-_MEASURES = {
+MEASURES = {
     "nc2": (
         "Neural-collapse error (NC2)",
         "How far the class means are from a simplex ETF, the arrangement with the widest equal angles. 0 is perfect;"
@@ -107,6 +107,13 @@ _MEASURES = {
     "classifier_consistency_flat": ("Classifier consistency, whole matrix", "1 is equal; higher is better."),
     "update_consistency": ("Consistency of updates", "1: all clients move the same way; higher is better."),
     "drift": ("Drift", "Length of a client's update relative to the model; lower is less drift."),
+    "nc_singletons": ("Classes with a single sample", "They have no spread, and count in NC1 as such."),
+    "nc2_classes": (
+        "Class means with a direction",
+        "What the neural-collapse error rests on; with two it is always 0.",
+    ),
+    "prototypes_left_out": ("Class means of clients without a direction", "Left out of prototype consistency."),
+    "updates_left_out": ("Clients whose training changed nothing", "Left out of the consistency of updates."),
     "nc_classes": ("Classes in the test set", "What the neural-collapse measures rest on."),
     "prototype_classes": ("Classes with two holders or more", "What prototype consistency rests on."),
 }
@@ -118,10 +125,10 @@ def measure_charts(grid: Grid) -> tuple[list[Chart], list[Chart]]:
     there = {
         n for g in grid.groups for run in g.runs for r in run.rounds for n, v in r.measures.items() if v is not None
     }
-    known = [name for name in _MEASURES if name in there]
-    main = list(_MEASURES)[:_ON_THE_PAGE]
-    charts = {name: Chart(f"measure:{name}", *_MEASURES[name], _measure(name)) for name in known}
-    for name in sorted(there - set(_MEASURES)):
+    known = [name for name in MEASURES if name in there]
+    main = list(MEASURES)[:_ON_THE_PAGE]
+    charts = {name: Chart(f"measure:{name}", *MEASURES[name], _measure(name)) for name in known}
+    for name in sorted(there - set(MEASURES)):
         charts[name] = Chart(f"measure:{name}", name, "", _measure(name))
     return [c for n, c in charts.items() if n in main], [c for n, c in charts.items() if n not in main]
 

@@ -1,7 +1,7 @@
 """Sorts runs into methods × settings, with the seeds of each pair together, and names what differs."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,10 @@ class Group:
     def seeds(self) -> list[int]:
         """The seeds, in order."""
         return [run.result.seed for run in self.runs]
+
+    def on(self, seeds: Collection[int]) -> "Group":
+        """The group with the runs of these seeds only."""
+        return Group(self.variant, self.setting, [run for run in self.runs if run.result.seed in seeds])
 
     @property
     def general(self) -> Spread | None:

@@ -49,7 +49,11 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> Report:
     grid = arrange(runs)
     left_out = [*left_out, *grid.doubles]
     make_folder(path.parent)
-    write_whole(path, render(grid, left_out).encode())
+    content = render(grid, left_out).encode()
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; give another --out") from None
     return Report(path, sum(len(group.runs) for group in grid.groups), left_out)
 
 
@@ -123,6 +127,8 @@ def _holding(run: Run, seeds: Sequence[int]) -> dict[str, Any]:
     s, clients = run.settings, run.holdings.clients
     how = s.get("data.partition")
     dealt = f"alpha = {show(s.get('data.alpha'))}" if how == "dirichlet" else how
+    if s.get("data.site_column") is not None:
+        dealt = f"one for each {s['data.site_column']}"
     held = f"{len(clients)} sites" if run.holdings.elsewhere else f"{len(clients)} clients, {dealt}"
     return {
         "name": f"{show(s.get('data.name'))}, {held}, seed {', '.join(map(str, seeds))}",

@@ -19,6 +19,7 @@ from fedetf.reproduce.run import Reproduction
 from fedetf.state import load_state
 
 Floats = NDArray[np.float64]
+FEDETF = "FedETF, d = C"  # the row of Figure 6 whose steps are drawn
 STYLES = ["-", "--", ":", "-."]
 
 
@@ -27,14 +28,14 @@ def figure1(found: Reproduction) -> Figure:
     columns = found.columns
     (row,) = found.rows(columns[0])
     columns = [column for column in columns if (row, column) in found.results.runs]
-    runs = [found.results.runs[row, column][0] for column in columns]
+    examples = [found.results.runs[row, column][0] for column in columns]
     figure = Figure(figsize=(13, 2.6 * len(columns)), layout="constrained")
     grid = figure.add_gridspec(len(columns), 4, width_ratios=[1.2, 1, 1, 1])
-    _draw_decline(figure.add_subplot(grid[:, 0]), columns, runs)
-    for place, (column, run) in enumerate(zip(columns, runs, strict=True)):
+    _draw_decline(figure.add_subplot(grid[:, 0]), found, row, columns)
+    for place, (column, run) in enumerate(zip(columns, examples, strict=True)):
         holdings, cosines, tsne = (figure.add_subplot(grid[place, panel]) for panel in (1, 2, 3))
         draw_holdings(holdings, np.array([c["counts"] for c in _partition(run.folder)["clients"]]), size=80)
-        holdings.set(title=f"who holds what, {column}", xlabel="client", ylabel="class")
+        holdings.set(title=f"who holds what, {column}, seed {run.seed}", xlabel="client", ylabel="class")
         vectors = _class_vectors(run)
         _draw_cosines(figure, cosines, vectors)
         _draw_tsne(tsne, vectors)
@@ -46,16 +47,18 @@ def _partition(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _draw_decline(axes: Axes, columns: Sequence[str], runs: Sequence[Run]) -> None:
-    """Accuracy and agreement over the degrees of skew."""
+def _draw_decline(axes: Axes, found: Reproduction, row: str, columns: Sequence[str]) -> None:
+    """Accuracy and agreement over the degrees of skew, mean over the seeds."""
     shown = {
         "general": "accuracy of the global model",
         "classifier_consistency": "agreement of the clients' classifiers",
         "prototype_consistency": "agreement of the clients' features",
     }
     for (metric, label), marker, style in zip(shown.items(), MARKERS, STYLES, strict=False):
-        values = [run.value(metric) for run in runs]
-        axes.plot(columns, [np.nan if v is None else v for v in values], marker=marker, linestyle=style, label=label)
+        values = [found.results.values(row, column, metric) for column in columns]
+        axes.plot(
+            columns, [float(np.mean(v)) if v else np.nan for v in values], marker=marker, linestyle=style, label=label
+        )
     axes.set(title="more skew, less of everything?", ylabel="accuracy, or mean cosine of pairs of clients")
     axes.legend(frameon=False)
     axes.grid(alpha=0.2)
@@ -154,7 +157,7 @@ def _dimension(found: Reproduction, row: str) -> int:
 
 
 def _draw_finetuning(axes: Axes, found: Reproduction, column: str) -> None:
-    curves = [run.result["personal_curve"] for run in found.results.runs.get(("FedETF", column), [])]
+    curves = [run.result["personal_curve"] for run in found.results.runs.get((FEDETF, column), [])]
     mean = np.mean(curves, axis=0) if curves else np.zeros(0)
     axes.plot(mean, marker="o", markersize=4, label="FedETF")
     baseline = found.results.values("FedAvg", column, "personal")

@@ -3,9 +3,11 @@
 import csv
 import io
 import statistics
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedetf.config import Settings
 from fedetf.report.comparison import BEST, mean_and_spread
 from fedetf.report.page import write_report
 from fedetf.report.paper_figures import FIGURES
@@ -29,6 +31,7 @@ LEGEND = """NC2 is the neural-collapse error of the global model: lower is bette
 agree after local training, in their prototypes (means of features), heads and encoders: higher is better. Mean over the
 last five rounds and the seeds.
 """
+LETTERS = 16  # so many of the small ones go into an inch of a figure's width
 
 
 def write_reproduction(found: Reproduction) -> list[Path]:
@@ -41,6 +44,8 @@ def write_reproduction(found: Reproduction) -> list[Path]:
         write_whole(paths[-1], text.encode())
     if found.name in FIGURES and (found.results.runs or found.partitions):
         figure = FIGURES[found.name](found)
+        note = f"Scale {found.scale_name}: {conditions(found, found.columns)}"
+        figure.supxlabel(textwrap.fill(note, width=int(LETTERS * figure.get_figwidth())), fontsize="x-small")
         for suffix in (".png", ".pdf"):
             paths.append(found.folder / f"{found.stem}{suffix}")
             figure.savefig(paths[-1], dpi=150)
@@ -65,28 +70,39 @@ def verdicts(found: Reproduction) -> list[str]:
 
 def to_markdown(found: Reproduction) -> str:
     """A table for each column of the experiment, and the claims."""
-    parts = [f"# {found.experiment.title}\n", f"Scale: {found.scale.about}.\nCommand: `{found.command}`.\n"]
+    scale = f"Scale {found.scale_name}: {found.scale.about}. What was really run is under each heading."
+    parts = [f"# {found.experiment.title}\n", f"{scale}\nCommand: `{found.command}`.\n"]
     if found.trials:
-        parts.append("Mean±standard deviation (population) over seeds; the best two in bold.\n")
-    measured = {column: measures_table(found, column) for column in found.columns}
-    for column, measures in measured.items():
-        parts.append(f"## {column}\n\n{_conditions(found, column)}\n\n{accuracy_table(found, column)}")
-        parts.append(measures)
-    if any(measured.values()):
+        parts.append(
+            "Mean±standard deviation (population) over seeds; in bold the best two on the seeds that all have.\n"
+        )
+    for column in found.columns:
+        parts.append(f"## {column}\n\nRun here: {conditions(found, [column])}.\n")
+        if found.trials:
+            parts += [accuracy_table(found, column), measures_table(found, column)]
+    if any(run.rounds[-1].get("measures") for runs in found.results.runs.values() for run in runs):
         parts.append(LEGEND)
     parts.append("".join(f"- {line}\n" for line in verdicts(found)))
     parts += [f"Failed: {run}: {why}\n" for run, why in found.failed.items()]
     return "\n".join(part for part in parts if part)
 
 
-def _conditions(found: Reproduction, column: str) -> str:
-    """What was really run under a column's heading, which is the paper's."""
-    s = next(trial.cell.settings for trial in found.trials if trial.column == column)
+def conditions(found: Reproduction, columns: Sequence[str]) -> str:
+    """What was really run under the headings of columns, which are the paper's; where that differs, "this or that"."""
+    chosen = [settings for column in columns for settings in found.settings[column]]
+    parts = zip(*(_conditions(settings, bool(found.trials)) for settings in chosen), strict=True)
+    seeds = sorted({settings.seed for settings in chosen})
+    said = [" or ".join(dict.fromkeys(part)) for part in parts]
+    return ", ".join([*said, f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"])
+
+
+def _conditions(s: Settings, trained: bool) -> list[str]:
     images = "all images" if s.data.limit is None else f"{s.data.limit:,} images"
     size = "" if s.data.size is None else f" of {s.data.size}×{s.data.size}"
-    clients = f"{s.data.clients} clients, {s.data.describe()}, participation {s.train.participation:g}"
-    training = f"{s.train.describe()}, batch {s.train.batch_size}, lr {s.train.lr:g}, fidelity {s.fidelity}"
-    return f"Run here: {s.data.name}, {images}{size}, {s.model.name}, {clients}, {training}."
+    data = [s.data.name, f"{images}{size}", f"{s.data.clients} clients", s.data.describe()]
+    training = [f"batch {s.train.batch_size}", f"lr {s.train.lr:g}", f"fidelity {s.fidelity}"]
+    taking_part = f"participation {s.train.participation:g}"
+    return [*data, s.model.name, taking_part, s.train.describe(), *training] if trained else data
 
 
 def accuracy_table(found: Reproduction, column: str) -> str:
@@ -97,7 +113,7 @@ def accuracy_table(found: Reproduction, column: str) -> str:
     paper = [paper_values(printed, row, names.index(column)) for row in rows]
     columns: dict[str, Sequence[str]] = {"method": rows}
     for metric, theirs in zip(ACCURACIES, zip(*paper, strict=True), strict=True):
-        columns[f"{metric} (%)"] = _marked([found.results.values(row, column, metric) for row in rows])
+        columns[f"{metric} (%)"] = _marked([found.results.by_seed(row, column, metric) for row in rows])
         if any(value != "-" for value in theirs):
             columns[f"paper's {metric} (%)"] = theirs
     columns["seeds"] = [str(len(found.results.runs.get((row, column), []))) for row in rows]
@@ -111,7 +127,7 @@ def measures_table(found: Reproduction, column: str) -> str:
     for metric, name in MEASURES.items():
         values = [found.results.values(row, column, metric) for row in rows]
         if any(values):
-            columns[name] = [f"{statistics.mean(v):.3f}" if v else "-" for v in values]
+            columns[name] = [f"{statistics.mean(v):.4f}" if v else "-" for v in values]
     return _table(columns) if len(columns) > 1 else ""
 
 
@@ -121,16 +137,15 @@ def _table(columns: dict[str, Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _marked(values: Sequence[Sequence[float]]) -> list[str]:
-    """Mean±std in percent of each row, the best in bold."""
-    means = sorted((statistics.mean(v) for v in values if v), reverse=True)
+def _marked(rows: Sequence[Mapping[int, float]]) -> list[str]:
+    """Mean±std in percent of each row's seeds; in bold the best on the seeds that all rows have."""
+    common = set.intersection(*(set(row) for row in rows if row)) if any(rows) else set()
+    means = [statistics.mean(row[seed] for seed in common) if row and common else None for row in rows]
+    best = sorted((mean for mean in means if mean is not None), reverse=True)
     cells = []
-    for seeds in values:
-        if not seeds:
-            cells.append("-")
-            continue
-        text = mean_and_spread(seeds)
-        cells.append(f"**{text}**" if len(means) > BEST and statistics.mean(seeds) >= means[BEST - 1] else text)
+    for row, mean in zip(rows, means, strict=True):
+        text = mean_and_spread(list(row.values())) if row else "-"
+        cells.append(f"**{text}**" if mean is not None and len(best) > BEST and mean >= best[BEST - 1] else text)
     return cells
 
 

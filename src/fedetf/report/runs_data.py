@@ -148,7 +148,7 @@ def _settings(folder: Path) -> dict[str, Any]:
         settings = flat(tomllib.loads(_text(config)))
     except tomllib.TOMLDecodeError:
         raise _UnusableError("config.toml is damaged") from None
-    if "method.name" not in settings:
+    if not isinstance(settings.get("method.name"), str):
         raise _UnusableError("config.toml is damaged: it names no method")
     settings.pop("measure.mlflow", None)  # pages are passed on, and an address may hold a password
     return settings
@@ -159,7 +159,7 @@ def _how_far(folder: Path) -> str:
     if (folder / "error.part").exists():
         return f"failed: {_last_line(folder / 'error.part')}"
     rounds = folder / "rounds.jsonl"
-    done = len(rounds.read_bytes().splitlines()) if rounds.exists() else 0
+    done = len(_text(rounds).splitlines()) if rounds.exists() else 0
     return f"not finished, {done} round{'' if done == 1 else 's'} done; go on with: fedetf resume {folder}"
 
 
@@ -173,7 +173,7 @@ def _text(path: Path) -> str:
 
 
 def _last_line(path: Path) -> str:
-    lines = path.read_text("utf-8", errors="replace").strip().splitlines()
+    lines = _text(path).strip().splitlines()
     return lines[-1] if lines else "no reason is on record"
 
 

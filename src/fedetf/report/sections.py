@@ -58,21 +58,36 @@ def takeaways(grid: Grid) -> Html:
 
 
 def _best(groups: Sequence[Group], pick: "Pick") -> Html | None:
+    groups, note = _comparable(groups, pick)
     measured = [(spread.mean, group.variant) for group in groups if (spread := pick(group)) is not None]
     if not measured:
         return None
     best = max(mean for mean, _ in measured)
     value = tag("b", f"{100 * best:.1f}\N{NO-BREAK SPACE}%")
-    seeds = "" if max(len(group.seeds) for group in groups) > 1 else " (one seed: this may be chance)"
     first = [name for mean, name in measured if f"{100 * mean:.1f}" == f"{100 * best:.1f}"]
     others = [(mean, name) for mean, name in measured if name not in first]
     if len(measured) == 1:
         return tag("span", f"{first[0]} reaches ", value, ".")
     if len(first) > 1:
-        return tag("span", tag("b", f"{', '.join(first[:-1])} and {first[-1]}"), " are level at ", value, f"{seeds}.")
+        return tag("span", tag("b", f"{', '.join(first[:-1])} and {first[-1]}"), " are level at ", value, f"{note}.")
     rival = next((pair for pair in others if pair[1] == "FedAvg"), max(others))
     points = f"{100 * (best - rival[0]):.1f}"
-    return tag("span", tag("b", first[0]), " is best with ", value, f", {points} points above {rival[1]}{seeds}.")
+    return tag("span", tag("b", first[0]), " is best with ", value, f", {points} points above {rival[1]}{note}.")
+
+
+def _comparable(groups: Sequence[Group], pick: "Pick") -> tuple[list[Group], str]:
+    """The groups that were measured, on the seeds that all of them have, and what to say about that.
+
+    A seed decides who holds what: means over different seeds tell little about methods.
+    """
+    measured = [group for group in groups if pick(group) is not None]
+    common = set.intersection(*(set(group.seeds) for group in measured)) if measured else set()
+    if not common:
+        return measured, " (not on the same seeds: this may be chance)"
+    note = "" if all(set(group.seeds) == common for group in measured) else f" (on {len(common)} seeds that all have)"
+    if len(common) == 1:
+        note = " (one seed: this may be chance)"
+    return [group.on(common) for group in measured], note
 
 
 def problems(left_out: Sequence[Problem]) -> Html:
@@ -157,7 +172,7 @@ def _accuracy(spread: Spread | None, mark: str) -> Html:
 
 def _ranks(grid: Grid, setting: str, pick: Pick) -> dict[str, str]:
     """Which variants are first and second in a setting; equal means share a place, and one alone has none."""
-    groups = [group for group in grid.groups if group.setting == setting]
+    groups, _ = _comparable([group for group in grid.groups if group.setting == setting], pick)
     means = {group.variant: spread.mean for group in groups if (spread := pick(group)) is not None}
     best = sorted(set(means.values()), reverse=True)[:2] if len(means) > 1 else []
     places = dict(zip(best, ("1st", "2nd"), strict=False))

@@ -22,7 +22,8 @@ else:  # the same, before it moved here
 
 ScaleName = Literal["smoke", "small", "paper"]
 Flat = dict[str, Any]  # dotted keys -> values
-ACCURACIES = ("general", "personal")  # metrics that every run has; all others are of measure.collapse
+ACCURACIES = ("general", "personal")  # metrics that every run has; all others but the next are of measure.collapse
+FIRST_STEP = "personal_first"  # personal accuracy after the first step of finetuning; most methods have no other
 
 
 class Scale(Section):
@@ -76,6 +77,11 @@ class Experiment(Section):
     column: list[Column]
     row: list[Row] = Field([])
     claim: list[Claim] = Field([])
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it looks at more than accuracies."""
+        return any(claim.metric not in (*ACCURACIES, FIRST_STEP) for claim in self.claim)
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ def plan(
     Runs with the same settings have the same folder, whatever experiment they are part of.
     """
     scale = load_scale(scale_name)
-    _check(experiment, part, overrides)
+    _check(experiment, scale_name, part, overrides)
     trials = []
     for column, row in ((column, row) for column in experiment.column for row in experiment.row):
         point = column.settings(scale_name)
@@ -149,6 +155,8 @@ def plan(
             continue
         for seed in part.seeds or column.seeds.get(scale_name) or row.seeds.get(scale_name, scale.seeds):
             settings = resolve(None, {**chosen, "seed": seed})
+            if experiment.is_measured and not settings.measure.collapse:
+                raise UserError("this experiment shows what measure.collapse measures; leave it on")
             names = (("method", row.name), ("setting", column.name))
             trials.append(Trial(row.name, column.name, Cell(names, settings, out / "runs" / run_name(settings))))
     if experiment.row and not trials:
@@ -156,16 +164,17 @@ def plan(
     return trials
 
 
-def _check(experiment: Experiment, part: Part, overrides: Mapping[str, Any]) -> None:
+def _check(experiment: Experiment, scale: ScaleName, part: Part, overrides: Mapping[str, Any]) -> None:
     """Refuse what would leave the names of rows and columns standing over other runs."""
     own = {key for row in experiment.row for key in row.settings} | {"seed"}
-    own |= {key for column in experiment.column for key in {**(column.paper or {}), **(column.small or {})}}
+    own |= {key for column in experiment.column for key in column.settings(scale) or {}}
     for key in overrides:
         if key in own:
-            raise UserError(f"{key} is what this experiment varies; use --dataset, --methods or --seeds")
-    measured = any(claim.metric not in ACCURACIES for claim in experiment.claim)
-    if measured and overrides.get("measure.collapse") is False:
-        raise UserError("this experiment shows what measure.collapse measures; leave it on")
+            raise UserError(
+                f"{key} is set by the experiment itself; of its parts choose by --dataset, --methods, --seeds"
+            )
+    if not experiment.row:
+        return  # it has no runs to choose from
     known = {row.settings["method.name"] for row in experiment.row}
     for method in part.methods:
         if method not in known:

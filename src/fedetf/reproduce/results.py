@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedetf.config import LAST
-from fedetf.reproduce.experiment import ACCURACIES, Claim, Experiment, Trial
+from fedetf.errors import UserError
+from fedetf.reproduce.experiment import ACCURACIES, FIRST_STEP, Claim, Experiment, Trial
 
 
 @dataclass
@@ -23,8 +24,12 @@ class Run:
 
     def value(self, metric: str) -> float | None:
         """An accuracy, or a measure of neural collapse as the mean over the last five rounds; None if it has none."""
+        found: float | None
         if metric in ACCURACIES:
-            found: float | None = self.result["general_last5" if metric == "general" else metric]
+            found = self.result["general_last5" if metric == "general" else metric]
+            return found
+        if metric == FIRST_STEP:
+            found = [self.result["personal"], *self.result["personal_curve"][:2]][-1]
             return found
         values = [r.get("measures", {}).get(metric) for r in self.rounds[-LAST:]]
         known = [value for value in values if value is not None]
@@ -66,9 +71,14 @@ def collect(trials: Sequence[Trial]) -> Results:
 
 def read_run(folder: Path) -> Run:
     """A run folder's result and rounds."""
-    result = json.loads((folder / "result.json").read_text("utf-8"))
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text("utf-8").splitlines()]
-    return Run(result["seed"], result, rounds, folder)
+    try:
+        result = json.loads((folder / "result.json").read_text("utf-8"))
+        rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text("utf-8").splitlines()]
+        return Run(result["seed"], result, rounds, folder)
+    except (OSError, ValueError, LookupError, TypeError):  # of the file, of JSON, of its content
+        raise UserError(
+            f"the run in {folder} is damaged; remove that folder, and the same command makes it anew"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,7 @@ def sentence(claim: Claim, verdicts: Sequence[Verdict]) -> str:
     """The claim in one line: ``FedETF above FedAvg in general accuracy: yes, +9.8 points``."""
     known = [verdict for verdict in verdicts if verdict.holds is not None]
     if not known:
-        return f"{claim.text}: cannot be said, runs are missing"
+        return f"{claim.text}: cannot be said, values are missing"
     held, several = sum(bool(verdict.holds) for verdict in known), len(verdicts) > 1
     word = "yes" if held == len(known) else "no" if held == 0 else f"in {held} of {len(known)} settings"
     differences = [_difference(claim.metric, verdict, several) for verdict in known]
@@ -127,10 +137,10 @@ def _difference(metric: str, verdict: Verdict, named: bool) -> str:
     assert verdict.more is not None
     assert verdict.less is not None
     (winner, more), (loser, less) = verdict.more, verdict.less
-    if metric in ACCURACIES:
+    if metric in (*ACCURACIES, FIRST_STEP):
         text = f"{100 * (more - less):+.1f} points"
     else:
-        text = f"{winner} {more:.4g}, {loser} {less:.4g}"
+        text = f"{winner} {more:.4g}, {loser} {less:.4g} ({more - less:+.2g})"
     where = [verdict.setting] if named else []
     absent = [f"without {', '.join(verdict.missing)}, not run"] if verdict.missing else []
     return f"{text} ({'; '.join([*where, *absent])})" if where or absent else text

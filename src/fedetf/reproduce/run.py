@@ -1,5 +1,6 @@
 """Run an experiment of the paper."""
 
+import hashlib
 import json
 import shlex
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedetf.config import MACHINE, resolve
+from fedetf.config import MACHINE, Settings, resolve
 from fedetf.data import Partition, deal_out, load_dataset
 from fedetf.errors import UserError
 from fedetf.grid import GridProgress, run_cells
@@ -18,15 +19,20 @@ from fedetf.runs import file_name, locked
 BESIDE = MACHINE | {"measure.mlflow"}  # not part of the command that gives it again; an address may hold a password
 
 
+LONGEST = 100  # letters of a file's name
+
+
 @dataclass
 class Reproduction:
     """What :func:`reproduce` returns."""
 
     name: str  # of the experiment
     experiment: Experiment
+    scale_name: ScaleName
     scale: Scale
     folder: Path  # for its table or figure
     stem: str  # of the files in it
+    settings: dict[str, list[Settings]]  # of the runs of each column, in the experiment's order
     trials: list[Trial]
     results: Results
     partitions: dict[str, Partition]  # by column, for an experiment that looks at data only
@@ -36,7 +42,7 @@ class Reproduction:
     @property
     def columns(self) -> list[str]:
         """Those that were planned, in the experiment's order."""
-        return list(dict.fromkeys(trial.column for trial in self.trials))
+        return list(self.settings)
 
     def rows(self, column: str) -> list[str]:
         """Those of a column, likewise."""
@@ -75,34 +81,50 @@ def reproduce(
         failed = run_cells(list(unique.values()), progress or GridProgress())
     decisive = {key: value for key, value in overrides.items() if key not in BESIDE}
     given = [*([part.name] if part.name else []), *(f"{key}={value}" for key, value in decisive.items())]
+    settings: dict[str, list[Settings]] = {}
+    for trial in trials:
+        settings.setdefault(trial.column, []).append(trial.cell.settings)
+    if not experiment.row:
+        settings = _looked_at(experiment, scale, size, part, overrides)
     return Reproduction(
         name,
         experiment,
+        scale,
         size,
         folder=out / name,
-        stem=file_name("-".join([name, *given]).replace("/", "-")),
+        stem=_stem("-".join([name, *given])),
+        settings=settings,
         trials=trials,
         results=collect(trials),
-        partitions={} if experiment.row else _partitions(experiment, scale, size, part, overrides),
+        partitions={} if experiment.row else {column: _partition(of) for column, (of,) in settings.items()},
         failed=failed,
         command=f"fedetf reproduce {name} --scale {scale}{_flags(part, decisive)}",
     )
 
 
-def _partitions(
+def _looked_at(
     experiment: Experiment, scale_name: ScaleName, scale: Scale, part: Part, overrides: Mapping[str, Any]
-) -> dict[str, Partition]:
+) -> dict[str, list[Settings]]:
+    """The settings of each column of an experiment that trains nothing."""
     if part.datasets or part.methods or len(part.seeds) > 1:
         raise UserError("this experiment looks at who holds what only; of the parts it takes one seed, --seeds 9")
     seed = (*part.seeds, *scale.seeds)[0]
-    partitions = {}
-    for column in experiment.column:
-        point = column.settings(scale_name)
-        if point is not None:
-            settings = resolve(None, {**scale.settings, **point, **overrides, "seed": seed})
-            dataset = load_dataset(settings.data, settings.seed)
-            partitions[column.name] = deal_out(dataset, settings.data, settings.seed)
-    return partitions
+    points = ((column.name, column.settings(scale_name)) for column in experiment.column)
+    return {
+        name: [resolve(None, {**scale.settings, **point, **overrides, "seed": seed})]
+        for name, point in points
+        if point is not None
+    }
+
+
+def _partition(settings: Settings) -> Partition:
+    return deal_out(load_dataset(settings.data, settings.seed), settings.data, settings.seed)
+
+
+def _stem(name: str) -> str:
+    """A name for files; a long one is cut, and told from others by a hash."""
+    short = file_name(name.replace("/", "-"))
+    return short if len(short) <= LONGEST else f"{short[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _flags(part: Part, overrides: Mapping[str, Any]) -> str:

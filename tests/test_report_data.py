@@ -94,6 +94,28 @@ def test_equal_means_share_a_place_and_one_method_alone_has_none() -> None:
     assert alone[1] == "50.00"
 
 
+def test_methods_are_compared_on_the_seeds_that_all_have() -> None:
+    for seed, level in ((7, 0.4), (8, 0.8)):
+        make_run(Path(f"runs/fedavg-{seed}"), "fedavg", seed, level=level)
+    make_run(Path("runs/fedetf-7"), "fedetf", 7, level=0.5)
+    rows = {row[0]: row[1] for row in tables()[0]}
+    assert rows["FedETF"].endswith("1st")
+    assert rows["FedAvg"].endswith("2nd")  # though its mean, with the seed that the other lacks, is higher
+    assert "(one seed: this may be chance)" in Path("page.html").read_text("utf-8")
+    for method, seed in (("fedetf", 8), ("fedavg", 9)):
+        make_run(Path(f"runs/{method}-{seed}"), method, seed)
+    tables()
+    assert "(on 2 seeds that all have)" in Path("page.html").read_text("utf-8")
+
+
+def test_a_partition_by_sites_has_no_alpha() -> None:
+    make_run(Path("runs/sites"), **{"data.site_column": "hospital"})
+    tables()
+    page = Path("page.html").read_text("utf-8")
+    assert "4 clients, one for each hospital, seed 7" in page
+    assert "alpha = 0" not in page.split("<h2>Settings")[0].split('id="data"')[0]
+
+
 def test_settings_are_columns_and_variants_of_a_method_are_rows() -> None:
     for alpha in (0.5, 0.05):
         for gamma in (0.0, 1.0):
@@ -123,7 +145,8 @@ def test_one_method_in_several_settings_has_a_row_for_each() -> None:
 def test_runs_that_cannot_be_shown_are_named() -> None:
     make_run(Path("runs/good"))
     make_run(Path("runs/good-again"))
-    for name in ("unfinished", "cut", "nan", "no-partition", "empty", "list", "toml", "other-classes"):
+    names = ("unfinished", "cut", "nan", "no-partition", "empty", "list", "toml", "other-classes", "number", "folder")
+    for name in names:
         make_run(Path(f"runs/{name}"), seed=8)
     Path("runs/unfinished/result.json").unlink()
     Path("runs/cut/rounds.jsonl").write_text('{"round": 1}\n{"round": 2, "lo')
@@ -133,6 +156,11 @@ def test_runs_that_cannot_be_shown_are_named() -> None:
     Path("runs/list/result.json").write_text("[" * 5000)
     Path("runs/toml/config.toml").write_bytes(b"\xff\x00")
     Path("runs/other-classes/partition.json").write_text('{"classes": ["a"], "clients": [{"counts": [1, 2]}]}')
+    config = Path("runs/number/config.toml")
+    config.write_text(config.read_text().replace('name = "fedetf"', "name = 3"))
+    for name in ("result.json", "rounds.jsonl"):
+        Path("runs/folder", name).unlink()
+    Path("runs/folder/rounds.jsonl").mkdir()
     Path("runs/failed").mkdir()
     Path("runs/failed/error.part").write_text("Traceback\nRunError: <b>no</b> memory\n")
     report = write_report(["runs", "runs/good"], "page.html")
@@ -147,11 +175,13 @@ def test_runs_that_cannot_be_shown_are_named() -> None:
         "list": "result.json is damaged",
         "toml": "config.toml cannot be read",
         "other-classes": "partition.json is damaged: counts and classes do not match",
+        "number": "config.toml is damaged: it names no method",
+        "folder": "rounds.jsonl cannot be read",
         "failed": "failed: RunError: <b>no</b> memory",
         "good-again": "has the settings and seed of runs/good, which is shown",
     }
     page = Path("page.html").read_text("utf-8")
-    assert "10 runs are not shown" in page
+    assert "12 runs are not shown" in page
     assert "RunError: &lt;b&gt;no&lt;/b&gt; memory" in page
     assert "<b>no" not in page
 
@@ -163,6 +193,7 @@ def test_runs_that_cannot_be_shown_are_named() -> None:
         (["void"], "no run in void"),
         (["half"], "no finished run to report on; for example half: not finished, 0 rounds done"),
         (["runs", "--out", "page.txt"], "give --out a name that ends with .html"),
+        (["runs", "--out", f"{'x' * 300}.html"], "give another --out"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

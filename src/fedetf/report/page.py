@@ -4,7 +4,8 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -40,8 +41,9 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> Report:
     Runs that are unfinished or damaged are named on the page and left out of its numbers.
     """
     path = Path(out)
-    if path.suffix != ".html" or path.is_dir():
-        raise UserError(f"the report is an HTML file; give --out a name that ends with .html, not {str(path)!r}")
+    with _writing(path):
+        if path.suffix != ".html" or path.is_dir():
+            raise UserError(f"the report is an HTML file; give --out a name that ends with .html, not {str(path)!r}")
     runs, left_out = gather([Path(folder) for folder in folders])
     if not runs:
         first = left_out[0]
@@ -50,11 +52,18 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> Report:
     left_out = [*left_out, *grid.doubles]
     make_folder(path.parent)
     content = render(grid, left_out).encode()
-    try:
+    with _writing(path):
         write_whole(path, content)
+    return Report(path, sum(len(group.runs) for group in grid.groups), left_out)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A file that cannot be written, whatever the reason, is the user's to mend."""
+    try:
+        yield
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; give another --out") from None
-    return Report(path, sum(len(group.runs) for group in grid.groups), left_out)
 
 
 def render(grid: Grid, left_out: Sequence[Problem] = ()) -> str:

@@ -230,7 +230,7 @@ def test_what_the_paper_does_not_print_is_a_dash() -> None:
 def test_smoke_of_a_figure_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "fig5", "--out", str(tmp_path)]) == 0
     first = capsys.readouterr()
-    assert "neural-collapse error: " in first.out.replace("\n", " ")
+    assert "neural-collapse error, of class means as they are: " in first.out.replace("\n", " ")
     runs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")}
     assert len(runs) == 2
     assert main(["reproduce", "fig5", "--out", str(tmp_path)]) == 0

@@ -111,11 +111,11 @@ def figure5(found: Reproduction) -> Figure:
     """Feature alignment, neural collapse and drift over the rounds; below, the first two measured in other ways."""
     panels = {
         "prototype_consistency": "(a) prototype consistency of clients\nhigher: features agree",
-        "nc2_uncentred": "(b) neural-collapse error of the global model\nlower: closer to a simplex ETF",
+        "nc2_uncentred": "(b) neural-collapse error, class means as they are\nlower: closer to a simplex ETF",
         "model_consistency": "(c) consistency of local models\nhigher: less drift",
-        "prototype_consistency_raw": "(a) of the encoder's features h for both",
-        "nc2": "(b) with centred class means",
-        "prototype_consistency_centred": "(a) with centred class means",
+        "prototype_consistency_raw": "(a) prototype consistency\nof the encoder's features h for both",
+        "nc2": "(b) neural-collapse error,\ncentred class means",
+        "prototype_consistency_centred": "(a) prototype consistency,\ncentred class means",
     }
     (column,) = found.columns
     figure = Figure(figsize=(13, 8), layout="constrained")
@@ -134,7 +134,7 @@ def figure6(found: Reproduction) -> Figure:
     variants = {_dimension(found, row): row for row in found.rows(column) if row != "FedAvg"}
     for axes, metric, title in (
         (accuracy, "general", "(a) general accuracy"),
-        (error, "nc2_uncentred", "(a) neural-collapse error"),
+        (error, "nc2_uncentred", "(a) neural-collapse error, class means as they are"),
     ):
         points = [(str(d), found.results.values(row, column, metric)) for d, row in sorted(variants.items())]
         drawn = {d: values for d, values in points if values}

@@ -93,12 +93,25 @@ def test_several_values_are_axes_of_the_grid() -> None:
     assert Path("grid/fedavg-alpha=0.1-lr=0.01-s7/config.toml").is_file()
 
 
+def test_without_data_nothing_is_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FEDETF_DATA", "nowhere")
+    flags = ["--methods", "fedavg,fedetf", "--seeds", "7,8", "--out", "grid"]
+    assert main(["compare", "cifar10", *flags]) == 2
+    assert (
+        capsys.readouterr().err == "error: FEDETF_DATA names 'nowhere', which is not a folder; correct it or unset it\n"
+    )
+    assert not list(Path("grid").glob("*/"))
+    assert main(["compare", *flags, *SMALL, "--dataset", "cifar10,digits"]) == 1  # digits are there
+    assert len(list(Path("grid").glob("*/result.json"))) == 4
+    assert Path("grid/table.md").read_text("utf-8").count("Failed: ") == 1  # four runs, one reason
+
+
 def test_one_bad_run_does_not_cost_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--set", "data.shards=[1, 99]", "--set", "data.partition=shards", "--clients", "10", "--out", "grid"]
     assert main(["compare", "--methods", "fedavg", "--seeds", "7", *SMALL, *flags]) == 1
     err = capsys.readouterr().err
-    assert "error: 1 runs failed, the table has the others (fedavg, 99, seed 7: data.shards = 99" in err
-    assert "Failed: fedavg, 99, seed 7: data.shards = 99" in Path("grid/table.md").read_text()
+    assert "error: 1 runs failed, the table has the others (fedavg, shards = 99, seed 7: data.shards = 99" in err
+    assert "Failed: fedavg, shards = 99, seed 7: data.shards = 99" in Path("grid/table.md").read_text()
     assert "Traceback" in Path("grid/fedavg-shards=99-s7/error.part").read_text()
     assert main(["compare", "--methods", "fedavg", "--seeds", "7", *SMALL, *flags]) == 1  # and it can be called again
     assert [row["data.shards"] for row in json.loads(Path("grid/table.json").read_text())] == ["1"]
@@ -126,7 +139,7 @@ def test_equal_budget_gives_everyone_the_same_personal_epochs() -> None:
     [
         (["--methods", "fedavg,nope", "--seeds", "7"], "unknown method 'nope'"),
         (["--methods", "fedavg,fedavg", "--seeds", "7"], "--methods takes one or more different values"),
-        (["--methods", ",", "--seeds", "7"], "--methods takes one or more different values"),
+        (["--methods", ",", "--seeds", "7"], "--methods: no value given"),
         (["--methods", "fedavg", "--seeds", "x"], "--seeds: invalid int value: 'x'"),
         (["--methods", "fedavg"], "required: --seeds"),
         (["--methods", "fedavg", "--seeds", "7", "--alpha", "0.1,0"], "data.alpha"),

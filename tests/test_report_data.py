@@ -125,7 +125,7 @@ def test_settings_are_columns_and_variants_of_a_method_are_rows() -> None:
         make_run(Path(f"runs/{alpha}-8"), "fedavg", seed=8, **{"data.alpha": alpha, "engine.workers": 2})
     found = grid()
     assert found.settings == ["alpha = 0.05", "alpha = 0.5"]
-    assert found.variants == ["FedAvg", "FedETF (gamma = 0)", "FedETF (gamma = 1)"]
+    assert found.variants == ["FedAvg", "FedETF", "FedETF (gamma = 0)"]  # of the default, its name
     assert found.get("FedAvg", "alpha = 0.05").seeds == [7, 8]  # the number of workers does not part them
     assert found.common["train.rounds"] == 5
     top, head, *rows = tables()[0]
@@ -140,6 +140,44 @@ def test_one_method_in_several_settings_has_a_row_for_each() -> None:
     assert head[0] == "Setting"
     assert [row[0] for row in rows] == ["alpha = 0.05", "alpha = 0.5"]
     assert not any("1st" in row[1] for row in rows)
+
+
+def test_of_two_equal_runs_the_measured_one_is_shown() -> None:
+    make_run(Path("runs/plain"))
+    make_run(Path("runs/with"), measures=["nc2"], **{"measure.collapse": True})
+    found = grid()
+    assert [run.folder for group in found.groups for run in group.runs] == [Path("runs/with")]
+    assert [double.folder for double in found.doubles] == [Path("runs/plain")]
+
+
+def test_variants_are_named_by_what_is_not_the_default_and_stand_in_order() -> None:
+    for number, dim in enumerate((128, None, 32)):
+        make_run(Path(f"runs/{number}"), **({"method.dim": dim} if dim else {}))
+    assert grid().variants == ["FedETF", "FedETF (dim = 32)", "FedETF (dim = 128)"]
+
+
+def test_a_lead_within_the_spread_of_seeds_is_said_to_be_so() -> None:
+    for seed, level in ((7, 0.3), (8, 0.7)):
+        make_run(Path(f"runs/a{seed}"), "fedavg", seed, level=level)
+        make_run(Path(f"runs/b{seed}"), "fedetf", seed, level=level + 0.1)
+    write_report(["runs"], "page.html")
+    assert "less than the seeds differ by" in Path("page.html").read_text("utf-8")
+    make_run(Path("clear/a"), "fedavg", 7, level=0.3)
+    make_run(Path("clear/b"), "fedetf", 7, level=0.7)
+    write_report(["clear"], "page.html")
+    assert "less than the seeds differ by" not in Path("page.html").read_text("utf-8")
+
+
+def test_folders_with_the_same_problem_are_named_together(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("runs/good"))
+    Path("nothing").mkdir()
+    for number in range(5):
+        Path(f"runs/bad{number}").mkdir()
+        Path(f"runs/bad{number}/error.part").write_text("Traceback\nfedetf.errors.UserError: no data\n")
+    assert main(["report", "runs", "nothing"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "not shown: runs/bad0, runs/bad1, runs/bad2 and 2 more: failed: no data" in out
+    assert "not shown: nothing: holds no run" in out
 
 
 def test_runs_that_cannot_be_shown_are_named() -> None:
@@ -181,7 +219,7 @@ def test_runs_that_cannot_be_shown_are_named() -> None:
         "good-again": "has the settings and seed of runs/good, which is shown",
     }
     page = Path("page.html").read_text("utf-8")
-    assert "12 runs are not shown" in page
+    assert "12 folders are not shown" in page
     assert "RunError: &lt;b&gt;no&lt;/b&gt; memory" in page
     assert "<b>no" not in page
 

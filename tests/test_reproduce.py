@@ -10,7 +10,7 @@ from PIL import Image
 from fedetf.cli import main
 from fedetf.errors import UserError
 from fedetf.methods import METHODS
-from fedetf.report.reproduction import _marked, conditions, write_reproduction
+from fedetf.report.reproduction import _marked, really_run, write_reproduction
 from fedetf.reproduce.experiment import Claim, Part, experiment_names, load_experiment, load_scale, plan
 from fedetf.reproduce.results import Results, Run, in_the_paper, judge, paper_values, sentence
 from fedetf.reproduce.run import reproduce
@@ -117,8 +117,14 @@ def test_a_part_of_an_experiment() -> None:
     part = Part(datasets=["cifar100"], methods=["fedavg"], seeds=[1])
     trials = plan(load_experiment("table1"), "paper", part, {}, Path("out"))
     assert [(t.cell.settings.data.name, t.cell.settings.seed) for t in trials] == [("cifar100", 1)] * 2
-    with pytest.raises(UserError, match="leave nothing of this experiment at scale smoke"):
+    with pytest.raises(
+        UserError, match="unknown dataset of this experiment at scale smoke 'cifar100'; choose from: digits"
+    ):
         plan(load_experiment("table1"), "smoke", Part(datasets=["cifar100"]), {}, Path("out"))
+    with pytest.raises(UserError, match="leave nothing of this experiment at scale small"):
+        plan(load_experiment("table1"), "small", Part(datasets=["cifar100"], methods=["ccvr"]), {}, Path("out"))
+    with pytest.raises(UserError, match="--methods takes different values"):
+        plan(load_experiment("table1"), "smoke", Part(methods=["fedavg", "fedavg"]), {}, Path("out"))
     with pytest.raises(UserError, match="unknown experiment 'table9'"):
         load_experiment("table9")
     with pytest.raises(UserError, match="unknown scale"):
@@ -142,11 +148,13 @@ def said(claim: Claim, results: Results, columns: tuple[str, ...] = ("here",)) -
 
 def test_claims_in_one_line() -> None:
     claim = Claim(text="A above the others", metric="general", more="A", less=["B", "C"])
-    assert said(claim, made_up(A=0.5, B=0.3, C=0.402)) == "A above the others: yes, +9.8 points"
-    without = "A above the others: no, -10.0 points (without C, not run)"
+    assert said(claim, made_up(A=0.5, B=0.3, C=0.402)) == "A above the others: yes, +9.8 points over C"
+    without = "A above the others: no, -10.0 points over B (without C, not run)"
     assert said(claim, made_up(A=0.5, B=0.6)) == without
+    assert said(claim, made_up(A=0.5, B=0.4)).startswith("A above the others: yes so far, +10.0 points over B")
+    assert said(claim, made_up(A=0.5, B=0.3, C=0.4999)) == "A above the others: level, +0.0 points over C"
     assert "cannot be said" in said(claim, made_up(A=0.5))
-    there = "A above the others: yes, +9.8 points (here); no runs for there"
+    there = "A above the others: yes, +9.8 points over C (here); no runs for there"
     assert said(claim, made_up(A=0.5, B=0.3, C=0.402), ("here", "there")) == there
     lower = Claim(text="A's error is lower", metric="nc2", more="B", less=["A"])  # mean of the last five rounds
     assert said(lower, made_up(A=0.1, B=0.2)) == "A's error is lower: yes, B 4.2, A 4.1 (+0.1)"
@@ -230,7 +238,7 @@ def test_what_the_paper_does_not_print_is_a_dash() -> None:
 def test_smoke_of_a_figure_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "fig5", "--out", str(tmp_path)]) == 0
     first = capsys.readouterr()
-    assert "neural-collapse error, of class means as they are: " in first.out.replace("\n", " ")
+    assert "neural-collapse error, of class means as they are: " in " ".join(first.out.split())
     runs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")}
     assert len(runs) == 2
     assert main(["reproduce", "fig5", "--out", str(tmp_path)]) == 0
@@ -247,7 +255,11 @@ def test_a_table_shows_our_value_beside_the_papers(tmp_path: Path) -> None:
     line = next(line for line in table.splitlines() if line.startswith("| FedAvg |"))
     assert "43.75±0.42" in line
     assert f"| {100 * ours:.2f} |" in line
-    assert "`fedetf reproduce table5 --scale smoke --methods fedavg --seeds 9`" in table
+    assert f"`fedetf reproduce table5 --scale smoke --methods fedavg --seeds 9 --out {tmp_path}`" in table
+    assert "## α = 0.1 (digits instead)" in table
+    page = (tmp_path / "table5/table5-fedavg-s9.html").read_text("utf-8")
+    assert "<h1>Table 5: ablation of FedETF</h1>" in page
+    assert "FedETF above FedAvg in general accuracy: cannot be said" in page
 
 
 def test_figure7_needs_no_run(tmp_path: Path) -> None:
@@ -255,9 +267,9 @@ def test_figure7_needs_no_run(tmp_path: Path) -> None:
     assert list(found.partitions) == ["CIFAR-10, α = 0.1", "CIFAR-10, α = 0.05"]
     assert not found.trials
     few = reproduce("fig7", overrides={"data.clients": 5}, out=tmp_path)
-    assert conditions(few, ["CIFAR-10, α = 0.1"]) == "digits, 200 images, 5 clients, alpha = 0.1, seed 8"
-    assert "alpha = 0.1 or alpha = 0.05" in conditions(few, few.columns)
-    with pytest.raises(UserError, match="it takes one seed"):
+    assert really_run(few, ["CIFAR-10, α = 0.1"]) == "digits, 200 samples, 5 clients, alpha = 0.1, seed 8"
+    assert "alpha = 0.1 or alpha = 0.05" in really_run(few, few.columns)
+    with pytest.raises(UserError, match="with one seed"):
         reproduce("fig7", part=Part(methods=["fedavg"]), out=tmp_path)
 
 

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from fedetf.api import execute, from_short, go_on, prepare
 from fedetf.config import Settings, resolve, to_toml
+from fedetf.data import load_dataset
 from fedetf.errors import RunError, UserError
 from fedetf.federation import Listener
 from fedetf.methods import find_method, make_method
@@ -42,7 +43,8 @@ class Cell:
     @property
     def name(self) -> str:
         """The run in a few words."""
-        return ", ".join([*(value for _, value in self.row), f"seed {self.settings.seed}"])
+        parts = (f"{key.rpartition('.')[2]} = {value}" if "." in key else value for key, value in self.row)
+        return ", ".join([*parts, f"seed {self.settings.seed}"])
 
 
 @dataclass(frozen=True)
@@ -233,14 +235,25 @@ def _default_folder(planned: list[Settings]) -> Path:
 
 
 def _caption(cells: Sequence[Cell]) -> str:
-    """What all runs have in common, unless a column says otherwise."""
-    s = cells[0].settings
-    clients = "clients" if s.data.site_column else f"{s.data.clients} clients"
-    data = f"{s.data.name}, {s.model.name}, {clients}, {s.data.describe()}"
-    training = f"participation {s.train.participation:g}, {s.train.describe()}"
-    rates = f"lr {s.train.lr:g}, batch {s.train.batch_size}, fidelity {s.fidelity}"
+    """What was run; where that differs, "this or that"."""
     seeds = ", ".join(str(seed) for seed in dict.fromkeys(cell.settings.seed for cell in cells))
-    return f"{data}, {training}, {rates}; seeds {seeds}"
+    return f"{conditions([cell.settings for cell in cells])}; seeds {seeds}"
+
+
+def conditions(all_settings: Sequence[Settings], trained: bool = True) -> str:
+    """What some runs have in common, for a reader; where they differ, "this or that"."""
+    parts = zip(*(_conditions(settings, trained) for settings in all_settings), strict=True)
+    return ", ".join(" or ".join(dict.fromkeys(part)) for part in parts)
+
+
+def _conditions(s: Settings, trained: bool) -> list[str]:
+    many = "all" if s.data.limit is None else f"{s.data.limit:,}"
+    samples = "samples" if s.data.size is None else f"images of {s.data.size}×{s.data.size}"
+    clients = "clients" if s.data.site_column else f"{s.data.clients} clients"
+    data = [s.data.name, f"{many} {samples}", clients, s.data.describe()]
+    training = [f"batch {s.train.batch_size}", f"lr {s.train.lr:g}", f"fidelity {s.fidelity}"]
+    taking_part = f"participation {s.train.participation:g}"
+    return [*data, s.model.name, taking_part, s.train.describe(), *training] if trained else data
 
 
 # --- running it -------------------------------------------------------------------------------------------------------
@@ -261,6 +274,7 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
     """Run what is not there yet; return what failed and why."""
     for cell in cells:
         _check_same(cell)
+    _check_data([cell.settings for cell in cells if not cell.done])
     failed = {}
     for number, cell in enumerate(cells, start=1):
         if cell.done:
@@ -282,6 +296,27 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
             (cell.folder / "error.part").write_text(traceback.format_exc(), "utf-8")  # .part: the run is not whole
             progress.run_ended(cell, number, len(cells), f"failed: {failed[cell.name]}")
     return failed
+
+
+def _check_data(wanted: Sequence[Settings]) -> None:
+    """Stop before the first run, with one line, if there are data for none of them."""
+    first_error = None
+    for settings in {settings.data.name: settings for settings in wanted}.values():
+        try:
+            load_dataset(settings.data, settings.seed)
+            return
+        except UserError as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+
+
+def by_reason(failed: Mapping[str, str]) -> list[str]:
+    """Each reason once, with the runs that failed for it."""
+    runs: dict[str, list[str]] = {}
+    for run, why in failed.items():
+        runs.setdefault(why, []).append(run)
+    return [f"{'; '.join(names)}: {why}" for why, names in runs.items()]
 
 
 def _check_same(cell: Cell) -> None:

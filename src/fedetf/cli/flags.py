@@ -46,7 +46,10 @@ def folder(text: str) -> Path:
 
 def words(text: str) -> list[str]:
     """A type of flag: words separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    if not found:
+        raise argparse.ArgumentTypeError("no value given")
+    return found
 
 
 def several_values(kind: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -54,8 +57,6 @@ def several_values(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
     def parse(text: str) -> Any:
         values = [kind(word) for word in words(text)]
-        if not values:
-            raise argparse.ArgumentTypeError("no value given")
         return values[0] if len(values) == 1 else values
 
     parse.__name__ = kind.__name__  # what argparse calls it in its messages

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedetf.config import MACHINE
+from fedetf.config import MACHINE, PersonalSettings
 from fedetf.methods import METHODS
 from fedetf.report.runs_data import Problem, Run
 
@@ -76,8 +76,10 @@ class Grid:
 def arrange(runs: Sequence[Run]) -> Grid:
     """Methods × settings; a run that is there twice is taken once."""
     runs, doubles = _without_doubles(runs)
-    runs = sorted(runs, key=lambda run: (_rank(run), run.result.seed))
-    axes = [key for key in _differing([r.settings for r in runs]) if not key.startswith(OWN)]
+    differing = _differing([run.settings for run in runs])
+    own = [key for key in differing if key.startswith(OWN)]
+    runs = sorted(runs, key=lambda run: (_rank(run), [_own_place(run, key) for key in own], run.result.seed))
+    axes = [key for key in differing if key not in own]
     settings = _names_of_settings(runs, axes)
     variants = _names_of_variants(runs, settings)
     groups: dict[tuple[str, str], list[Run]] = {}
@@ -110,9 +112,10 @@ def method_name(name: str) -> str:
 
 
 def _without_doubles(runs: Sequence[Run]) -> tuple[list[Run], list[Problem]]:
+    """Of runs with the same numbers, that which has measured most, or the first."""
     first: dict[str, Run] = {}
     doubles = []
-    for run in runs:
+    for run in sorted(runs, key=lambda run: -sum(len(line.measures) for line in run.rounds)):
         kept = first.setdefault(repr([run.result.seed, *sorted(_deciding(run).items())]), run)
         if kept is not run:
             doubles.append(Problem(run.folder, f"has the settings and seed of {kept.folder}, which is shown"))
@@ -146,6 +149,12 @@ def _sortable(settings: Mapping[str, Any], key: str) -> tuple[bool, float, str]:
     return (not number, float(value) if isinstance(value, (int, float)) else 0.0, str(value))
 
 
+def _own_place(run: Run, key: str) -> tuple[bool, tuple[bool, float, str]]:
+    """The default comes first, then numbers in their order."""
+    default = _default(run.settings["method.name"], key)
+    return not _same(run.settings, key, default), _sortable(run.settings, key)
+
+
 def _names_of_settings(runs: Sequence[Run], axes: Sequence[str]) -> list[str]:
     return [", ".join(_part(key, run.settings.get(key)) for key in axes) for run in runs]
 
@@ -156,7 +165,7 @@ def _part(key: str, value: Any) -> str:
 
 
 def _names_of_variants(runs: Sequence[Run], settings: Sequence[str]) -> list[str]:
-    """The method, and those of its own numbers that differ between its runs in one setting."""
+    """The method, and those of its own numbers that differ between its runs in one setting and from the default."""
     methods = [run.settings["method.name"] for run in runs]
     told_apart: dict[str, list[str]] = {}
     for method, setting in dict.fromkeys(zip(methods, settings, strict=True)):
@@ -167,6 +176,16 @@ def _names_of_variants(runs: Sequence[Run], settings: Sequence[str]) -> list[str
     names = []
     for run, method in zip(runs, methods, strict=True):
         name = short[method] if list(short.values()).count(short[method]) == 1 else method
-        own = ", ".join(f"{k.removeprefix('method.')} = {show(run.settings.get(k))}" for k in told_apart[method])
+        chosen = [key for key in told_apart[method] if not _same(run.settings, key, _default(method, key))]
+        own = ", ".join(f"{k.removeprefix('method.')} = {show(run.settings.get(k))}" for k in chosen)
         names.append(f"{name} ({own})" if own else name)
     return names
+
+
+def _default(method: str, key: str) -> Any:
+    """Of a number of the method's own or of its personal stage; None if it is not known here."""
+    section, _, name = key.partition(".")
+    fields = PersonalSettings.model_fields if section == "personal" else None
+    if fields is None:
+        fields = METHODS[method].model_fields if method in METHODS else {}
+    return fields[name].default if name in fields else None

@@ -35,10 +35,18 @@ class Report:
     left_out: list[Problem]
 
 
-def write_report(folders: Sequence[str | Path], out: str | Path) -> Report:
+@dataclass(frozen=True)
+class About:
+    """What the runs of a page were made for."""
+
+    title: str
+    sentences: Sequence[str]
+
+
+def write_report(folders: Sequence[str | Path], out: str | Path, about: About | None = None) -> Report:
     """Write one HTML page about the runs in some folders (run folders, or folders that hold any at any depth).
 
-    Runs that are unfinished or damaged are named on the page and left out of its numbers.
+    Runs that are unfinished or damaged are named on the page and left out of its numbers. ``about`` stands above all.
     """
     path = Path(out)
     with _writing(path):
@@ -51,7 +59,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> Report:
     grid = arrange(runs)
     left_out = [*left_out, *grid.doubles]
     make_folder(path.parent)
-    content = render(grid, left_out).encode()
+    content = render(grid, left_out, about).encode()
     with _writing(path):
         write_whole(path, content)
     return Report(path, sum(len(group.runs) for group in grid.groups), left_out)
@@ -66,7 +74,7 @@ def _writing(path: Path) -> Iterator[None]:
         raise UserError(f"cannot write {path}: {error.strerror}; give another --out") from None
 
 
-def render(grid: Grid, left_out: Sequence[Problem] = ()) -> str:
+def render(grid: Grid, left_out: Sequence[Problem] = (), about: About | None = None) -> str:
     """The page."""
     main, more = measure_charts(grid)
     charts = [ACCURACY, LOSS, FINETUNING, *main, *more]
@@ -76,7 +84,8 @@ def render(grid: Grid, left_out: Sequence[Problem] = ()) -> str:
     data = {"variants": grid.variants, "settings": grid.settings, "charts": drawn, "holdings": holdings}
     parts = {
         "policy": f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_hash(script)}",
-        "title": text(sections.title(grid)),
+        "title": text(about.title if about else sections.title(grid)),
+        "about": tag("ul", *(tag("li", said) for said in about.sentences), class_="about") if about else "",
         "subtitle": text(sections.subtitle(grid)),
         "takeaways": sections.takeaways(grid),
         "problems": join([sections.problems(left_out), sections.absences(grid)]),

@@ -32,13 +32,14 @@ def figure1(found: Reproduction) -> Figure:
     figure = Figure(figsize=(13, 2.6 * len(columns)), layout="constrained")
     grid = figure.add_gridspec(len(columns), 4, width_ratios=[1.2, 1, 1, 1])
     _draw_decline(figure.add_subplot(grid[:, 0]), found, row, columns)
+    vectors = [_class_vectors(run) for run in examples]
+    lowest = min(_cosines(each).min() for each in vectors)
     for place, (column, run) in enumerate(zip(columns, examples, strict=True)):
         holdings, cosines, tsne = (figure.add_subplot(grid[place, panel]) for panel in (1, 2, 3))
         draw_holdings(holdings, np.array([c["counts"] for c in _partition(run.folder)["clients"]]), size=80)
         holdings.set(title=f"who holds what, {column}, seed {run.seed}", xlabel="client", ylabel="class")
-        vectors = _class_vectors(run)
-        _draw_cosines(figure, cosines, vectors)
-        _draw_tsne(tsne, vectors)
+        _draw_cosines(figure, cosines, vectors[place], float(lowest))
+        _draw_tsne(tsne, vectors[place])
     return figure
 
 
@@ -59,7 +60,7 @@ def _draw_decline(axes: Axes, found: Reproduction, row: str, columns: Sequence[s
         axes.plot(
             columns, [float(np.mean(v)) if v else np.nan for v in values], marker=marker, linestyle=style, label=label
         )
-    axes.set(title="more skew, less of everything?", ylabel="accuracy, or mean cosine of pairs of clients")
+    axes.set(title="accuracy and agreement over the skew", ylabel="accuracy, or mean cosine of pairs of clients")
     axes.legend(frameon=False)
     axes.grid(alpha=0.2)
 
@@ -72,12 +73,18 @@ def _class_vectors(run: Run) -> Floats:
     return unit
 
 
-def _draw_cosines(figure: Figure, axes: Axes, vectors: Floats) -> None:
-    """Mean over the classes of the cosine of two clients' class vectors."""
-    cosines = np.einsum("kcd,jcd->kj", vectors, vectors) / vectors.shape[1]
-    image = axes.imshow(cosines, vmin=-1, vmax=1, cmap="RdBu_r")
+def _cosines(vectors: Floats) -> Floats:
+    """``[K, K]``: mean over the classes of the cosine of two clients' class vectors."""
+    cosines: Floats = np.einsum("kcd,jcd->kj", vectors, vectors) / vectors.shape[1]
+    return cosines
+
+
+def _draw_cosines(figure: Figure, axes: Axes, vectors: Floats, lowest: float) -> None:
+    image = axes.imshow(_cosines(vectors), vmin=lowest, vmax=1, cmap="viridis")
     figure.colorbar(image, ax=axes, shrink=0.8)
     axes.set(title="cosines of classifiers", xlabel="client", ylabel="client")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _draw_tsne(axes: Axes, vectors: Floats) -> None:
@@ -91,8 +98,11 @@ def _draw_tsne(axes: Axes, vectors: Floats) -> None:
     placed = tsne.fit_transform(points).reshape(clients, classes, 2)
     for c in range(classes):
         axes.scatter(placed[:, c, 0], placed[:, c, 1], s=14, marker=MARKERS[c % len(MARKERS)])
-        axes.annotate(str(c), placed[:, c].mean(axis=0), ha="center", va="center", weight="bold")
-    axes.set(title="t-SNE of class vectors", xticks=[], yticks=[])
+        middle = np.median(placed[:, c], axis=0)
+        nearest = placed[np.linalg.norm(placed[:, c] - middle, axis=1).argmin(), c]
+        axes.annotate(str(c), nearest, xytext=(0, 3), textcoords="offset points", ha="center", weight="bold")
+    axes.margins(0.1)
+    axes.set(title="t-SNE of class vectors", xlabel="a mark: a class at a client", xticks=[], yticks=[])
 
 
 def figure4(found: Reproduction) -> Figure:
@@ -101,7 +111,7 @@ def figure4(found: Reproduction) -> Figure:
     figure = Figure(figsize=(6 * len(columns), 4.2), layout="constrained")
     for axes, column in zip(np.atleast_1d(figure.subplots(1, len(columns))), columns, strict=True):
         _draw_curves(axes, found, column, "general")
-        axes.set(title=column, ylabel="general accuracy")
+        axes.set(title=found.heading(column), ylabel="general accuracy")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.legend(frameon=False)
     return figure
@@ -113,15 +123,16 @@ def figure5(found: Reproduction) -> Figure:
         "prototype_consistency": "(a) prototype consistency of clients\nhigher: features agree",
         "nc2_uncentred": "(b) neural-collapse error, class means as they are\nlower: closer to a simplex ETF",
         "model_consistency": "(c) consistency of local models\nhigher: less drift",
-        "prototype_consistency_raw": "(a) prototype consistency\nof the encoder's features h for both",
-        "nc2": "(b) neural-collapse error,\ncentred class means",
-        "prototype_consistency_centred": "(a) prototype consistency,\ncentred class means",
+        "prototype_consistency_raw": "(a) in another way: prototype consistency\nof the encoder's features h for both",
+        "nc2": "(b) in another way: neural-collapse error,\ncentred class means",
+        "prototype_consistency_centred": "(a) in a third way: prototype consistency,\ncentred class means",
     }
     (column,) = found.columns
     figure = Figure(figsize=(13, 8), layout="constrained")
     for axes, (metric, title) in zip(figure.subplots(2, 3).flat, panels.items(), strict=True):
         _draw_curves(axes, found, column, metric)
         axes.set(title=title)
+        axes.ticklabel_format(axis="y", useOffset=False)
         axes.legend(frameon=False)
     return figure
 
@@ -134,7 +145,7 @@ def figure6(found: Reproduction) -> Figure:
     variants = {_dimension(found, row): row for row in found.rows(column) if row != "FedAvg"}
     for axes, metric, title in (
         (accuracy, "general", "(a) general accuracy"),
-        (error, "nc2_uncentred", "(a) neural-collapse error, class means as they are"),
+        (error, "nc2_uncentred", "(a) neural-collapse error,\nclass means as they are"),
     ):
         points = [(str(d), found.results.values(row, column, metric)) for d, row in sorted(variants.items())]
         drawn = {d: values for d, values in points if values}
@@ -158,8 +169,8 @@ def _dimension(found: Reproduction, row: str) -> int:
 
 def _draw_finetuning(axes: Axes, found: Reproduction, column: str) -> None:
     curves = [run.result["personal_curve"] for run in found.results.runs.get((FEDETF, column), [])]
-    mean = np.mean(curves, axis=0) if curves else np.zeros(0)
-    axes.plot(mean, marker="o", markersize=4, label="FedETF")
+    if curves:
+        axes.plot(np.mean(curves, axis=0), marker="o", markersize=4, label="FedETF")
     baseline = found.results.values("FedAvg", column, "personal")
     if baseline:
         axes.axhline(float(np.mean(baseline)), linestyle="--", color="tab:orange", label="FedAvg, finetuned")
@@ -178,7 +189,11 @@ def figure7(found: Reproduction) -> Figure:
     figure = Figure(figsize=(6.5 * len(partitions), 4.2), layout="constrained")
     for axes, (column, partition) in zip(figure.subplots(1, len(partitions)), partitions.items(), strict=True):
         draw_holdings(axes, partition.counts, size=300)
-        axes.set(title=column, xlabel="client", ylabel=f"class (largest disc: {partition.counts.max()} samples)")
+        axes.set(
+            title=found.heading(column),
+            xlabel="client",
+            ylabel=f"class (largest disc: {partition.counts.max()} samples)",
+        )
         axes.set_yticks(range(len(partition.classes)), partition.classes)
     return figure
 

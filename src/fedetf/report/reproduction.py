@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedetf.config import Settings
+from fedetf.grid import by_reason, conditions
 from fedetf.report.comparison import BEST, mean_and_spread
-from fedetf.report.page import write_report
+from fedetf.report.page import About, write_report
 from fedetf.report.paper_figures import FIGURES
 from fedetf.reproduce.experiment import ACCURACIES
 from fedetf.reproduce.results import in_the_paper, judge, paper_values, sentence
@@ -29,7 +29,7 @@ MEASURES = {
 }
 LEGEND = """NC2 is the neural-collapse error of the global model: lower is better. The others say how far the clients
 agree after local training, in their prototypes (means of features), heads and encoders: higher is better. Mean over the
-last five rounds and the seeds.
+last five rounds (of all, if there are fewer) and the seeds. docs/measures.md has their definitions.
 """
 LETTERS = 16  # so many of the small ones go into an inch of a figure's width
 
@@ -37,21 +37,24 @@ LETTERS = 16  # so many of the small ones go into an inch of a figure's width
 def write_reproduction(found: Reproduction) -> list[Path]:
     """Write its files and return where they are."""
     make_folder(found.folder)
-    contents = {".md": to_markdown(found), ".csv": to_csv(found)} if found.trials else {".md": to_markdown(found)}
+    drawn = found.name in FIGURES and bool(found.results.runs or found.partitions)
+    picture = f"\n![{found.experiment.title}]({found.stem}.png)\n" if drawn else ""
+    contents = {".md": to_markdown(found) + picture, **({".csv": to_csv(found)} if found.trials else {})}
     paths = []
     for suffix, text in contents.items():
         paths.append(found.folder / f"{found.stem}{suffix}")
         write_whole(paths[-1], text.encode())
-    if found.name in FIGURES and (found.results.runs or found.partitions):
+    if drawn:
         figure = FIGURES[found.name](found)
-        note = f"Scale {found.scale_name}: {conditions(found, found.columns)}"
+        note = f"Scale {found.scale_name}: {really_run(found, found.columns)}"
         figure.supxlabel(textwrap.fill(note, width=int(LETTERS * figure.get_figwidth())), fontsize="x-small")
         for suffix in (".png", ".pdf"):
             paths.append(found.folder / f"{found.stem}{suffix}")
             figure.savefig(paths[-1], dpi=150)
     done = {trial.cell.folder for trial in found.trials if trial.cell.done}
     if done:
-        paths.append(write_report(sorted(done), found.folder / f"{found.stem}.html").path)
+        about = About(found.experiment.title, [_scale(found), *verdicts(found)])
+        paths.append(write_report(sorted(done), found.folder / f"{found.stem}.html", about).path)
     return paths
 
 
@@ -70,39 +73,37 @@ def verdicts(found: Reproduction) -> list[str]:
 
 def to_markdown(found: Reproduction) -> str:
     """A table for each column of the experiment, and the claims."""
-    scale = f"Scale {found.scale_name}: {found.scale.about}. What was really run is under each heading."
-    parts = [f"# {found.experiment.title}\n", f"{scale}\nCommand: `{found.command}`.\n"]
+    parts = [
+        f"# {found.experiment.title}\n",
+        f"{_scale(found)} What was really run is under each heading.\nCommand: `{found.command}`.\n",
+    ]
     if found.trials:
         parts.append(
             "Mean±standard deviation (population) over seeds; in bold the best two on the seeds that all have.\n"
         )
     for column in found.columns:
-        parts.append(f"## {column}\n\nRun here: {conditions(found, [column])}.\n")
+        any_run = found.partitions or any((row, column) in found.results.runs for row in found.rows(column))
+        what = "Run here" if any_run else "Nothing has run yet of"
+        parts.append(f"## {found.heading(column)}\n\n{what}: {really_run(found, [column])}.\n")
         if found.trials:
             parts += [accuracy_table(found, column), measures_table(found, column)]
     if any(run.rounds[-1].get("measures") for runs in found.results.runs.values() for run in runs):
         parts.append(LEGEND)
     parts.append("".join(f"- {line}\n" for line in verdicts(found)))
-    parts += [f"Failed: {run}: {why}\n" for run, why in found.failed.items()]
+    parts += [f"Failed: {line}\n" for line in by_reason(found.failed)]
     return "\n".join(part for part in parts if part)
 
 
-def conditions(found: Reproduction, columns: Sequence[str]) -> str:
-    """What was really run under the headings of columns, which are the paper's; where that differs, "this or that"."""
+def _scale(found: Reproduction) -> str:
+    return f"Scale {found.scale_name}: {found.scale.about}."
+
+
+def really_run(found: Reproduction, columns: Sequence[str]) -> str:
+    """What was run under the headings of columns, which are the paper's."""
     chosen = [settings for column in columns for settings in found.settings[column]]
-    parts = zip(*(_conditions(settings, bool(found.trials)) for settings in chosen), strict=True)
     seeds = sorted({settings.seed for settings in chosen})
-    said = [" or ".join(dict.fromkeys(part)) for part in parts]
-    return ", ".join([*said, f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"])
-
-
-def _conditions(s: Settings, trained: bool) -> list[str]:
-    images = "all images" if s.data.limit is None else f"{s.data.limit:,} images"
-    size = "" if s.data.size is None else f" of {s.data.size}×{s.data.size}"
-    data = [s.data.name, f"{images}{size}", f"{s.data.clients} clients", s.data.describe()]
-    training = [f"batch {s.train.batch_size}", f"lr {s.train.lr:g}", f"fidelity {s.fidelity}"]
-    taking_part = f"participation {s.train.participation:g}"
-    return [*data, s.model.name, taking_part, s.train.describe(), *training] if trained else data
+    named = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    return f"{conditions(chosen, bool(found.trials))}, {named}"
 
 
 def accuracy_table(found: Reproduction, column: str) -> str:

@@ -90,20 +90,37 @@ class Problem:
     reason: str
 
 
+MOST_NAMED = 3  # folders with the same problem
+
+
+def by_reason(problems: Sequence[Problem]) -> dict[str, str]:
+    """Each reason once, with the folders that it holds for, as text."""
+    found: dict[str, list[str]] = {}
+    for problem in problems:
+        found.setdefault(problem.reason, []).append(str(problem.folder))
+    more = {reason: len(folders) - MOST_NAMED for reason, folders in found.items()}
+    return {
+        reason: ", ".join(folders[:MOST_NAMED]) + (f" and {more[reason]} more" if more[reason] > 0 else "")
+        for reason, folders in found.items()
+    }
+
+
 M = TypeVar("M", bound=BaseModel)
 
 
 def gather(folders: Sequence[Path]) -> tuple[list[Run], list[Problem]]:
     """All runs in some folders, at any depth, each once."""
     runs, problems = [], []
-    for folder in dict.fromkeys(found for given in folders for found in _found_in(given)):
+    found_in = {given: list(_found_in(given)) for given in folders}
+    for folder in dict.fromkeys(found for found_here in found_in.values() for found in found_here):
         try:
             runs.append(_read(folder))
         except _UnusableError as error:
             problems.append(Problem(folder, str(error)))
     if not runs and not problems:
         raise UserError(f"no run in {', '.join(map(str, folders))}; give folders that fedetf run or compare wrote")
-    return runs, problems
+    empty = [Problem(given, "holds no run") for given, found_here in found_in.items() if not found_here]
+    return runs, [*problems, *empty]
 
 
 def _found_in(folder: Path) -> Iterator[Path]:
@@ -174,7 +191,7 @@ def _text(path: Path) -> str:
 
 def _last_line(path: Path) -> str:
     lines = _text(path).strip().splitlines()
-    return lines[-1] if lines else "no reason is on record"
+    return lines[-1].removeprefix("fedetf.errors.").removeprefix("UserError: ") if lines else "no reason is on record"
 
 
 def _checked(model: type[M], path: Path) -> M:

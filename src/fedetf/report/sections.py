@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedetf.report.groups import Grid, Group, Spread, show
 from fedetf.report.html import Html, heading, join, table, tag
-from fedetf.report.runs_data import Problem, Run
+from fedetf.report.runs_data import Problem, Run, by_reason
 
 DASH = "–"
 MOST_SETTINGS = 2  # with more than that, the table says it better than sentences
@@ -59,20 +59,22 @@ def takeaways(grid: Grid) -> Html:
 
 def _best(groups: Sequence[Group], pick: "Pick") -> Html | None:
     groups, note = _comparable(groups, pick)
-    measured = [(spread.mean, group.variant) for group in groups if (spread := pick(group)) is not None]
+    measured = [(found.mean, found.std, group.variant) for group in groups if (found := pick(group)) is not None]
     if not measured:
         return None
-    best = max(mean for mean, _ in measured)
+    best, spread = max((mean, spread) for mean, spread, _ in measured)
     value = tag("b", f"{100 * best:.1f}\N{NO-BREAK SPACE}%")
-    first = [name for mean, name in measured if f"{100 * mean:.1f}" == f"{100 * best:.1f}"]
-    others = [(mean, name) for mean, name in measured if name not in first]
+    first = [name for mean, _, name in measured if f"{100 * mean:.1f}" == f"{100 * best:.1f}"]
+    others = [each for each in measured if each[-1] not in first]
     if len(measured) == 1:
         return tag("span", f"{first[0]} reaches ", value, ".")
     if len(first) > 1:
         return tag("span", tag("b", f"{', '.join(first[:-1])} and {first[-1]}"), " are level at ", value, f"{note}.")
-    rival = next((pair for pair in others if pair[1] == "FedAvg"), max(others))
-    points = f"{100 * (best - rival[0]):.1f}"
-    return tag("span", tag("b", first[0]), " is best with ", value, f", {points} points above {rival[1]}{note}.")
+    rival, rival_spread, name = next((each for each in others if each[-1] == "FedAvg"), max(others))
+    points = f"{100 * (best - rival):.1f}"
+    if best - rival < max(spread, rival_spread):  # see the lead of the table: this may be chance
+        note += ", less than the seeds differ by"
+    return tag("span", tag("b", first[0]), " is best with ", value, f", {points} points above {name}{note}.")
 
 
 def _comparable(groups: Sequence[Group], pick: "Pick") -> tuple[list[Group], str]:
@@ -94,8 +96,8 @@ def problems(left_out: Sequence[Problem]) -> Html:
     """The runs that are not shown."""
     if not left_out:
         return Html("")
-    items = (tag("li", tag("code", str(p.folder)), " ", p.reason) for p in left_out)
-    count = "One run is" if len(left_out) == 1 else f"{len(left_out)} runs are"
+    items = [tag("li", tag("code", folders), " ", reason) for reason, folders in by_reason(left_out).items()]
+    count = "One folder is" if len(left_out) == 1 else f"{len(left_out)} folders are"
     return tag("aside", tag("p", tag("b", f"{count} not shown")), tag("ul", *items), class_="problems")
 
 

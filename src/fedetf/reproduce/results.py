@@ -81,6 +81,9 @@ def read_run(folder: Path) -> Run:
         ) from None
 
 
+LEVEL = 5e-4  # 0.05 points of accuracy: what is not shown decides nothing
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A claim in one setting, against the strongest rival, over the seeds that both have."""
@@ -93,7 +96,12 @@ class Verdict:
     @property
     def holds(self) -> bool | None:
         """Whether there is more of it; None if it cannot be said."""
-        return None if self.more is None or self.less is None else self.more[1] > self.less[1]
+        return None if self.difference is None else self.difference > LEVEL
+
+    @property
+    def difference(self) -> float | None:
+        """How much more."""
+        return None if self.more is None or self.less is None else self.more[1] - self.less[1]
 
 
 def judge(claim: Claim, results: Results, columns: Sequence[str]) -> list[Verdict]:
@@ -127,18 +135,22 @@ def sentence(claim: Claim, verdicts: Sequence[Verdict]) -> str:
         return f"{claim.text}: cannot be said, values are missing"
     held, several = sum(bool(verdict.holds) for verdict in known), len(verdicts) > 1
     word = "yes" if held == len(known) else "no" if held == 0 else f"in {held} of {len(known)} settings"
-    differences = [_difference(claim.metric, verdict, several) for verdict in known]
+    if all(abs(verdict.difference or 0.0) <= LEVEL for verdict in known):
+        word = "level"
+    elif held and any(verdict.missing for verdict in known):
+        word += " so far"
+    differences = [_difference(claim.metric, verdict, several, len(claim.less) > 1) for verdict in known]
     unknown = [verdict.setting for verdict in verdicts if verdict.holds is None]
     absent = [f"no runs for {', '.join(unknown)}"] if unknown else []
     return f"{claim.text}: {word}, {'; '.join([*differences, *absent])}"
 
 
-def _difference(metric: str, verdict: Verdict, named: bool) -> str:
+def _difference(metric: str, verdict: Verdict, named: bool, against_several: bool) -> str:
     assert verdict.more is not None
     assert verdict.less is not None
     (winner, more), (loser, less) = verdict.more, verdict.less
     if metric in (*ACCURACIES, FIRST_STEP):
-        text = f"{100 * (more - less):+.1f} points"
+        text = f"{100 * (more - less):+.1f} points" + (f" over {loser}" if against_several else "")
     else:
         text = f"{winner} {more:.4g}, {loser} {less:.4g} ({more - less:+.2g})"
     where = [verdict.setting] if named else []

@@ -44,6 +44,10 @@ class Reproduction:
         """Those that were planned, in the experiment's order."""
         return list(self.settings)
 
+    def heading(self, column: str) -> str:
+        """A column's name in the paper, with the data that stand in for its own at this scale."""
+        return f"{column} ({self.scale.instead} instead)" if self.scale.instead else column
+
     def rows(self, column: str) -> list[str]:
         """Those of a column, likewise."""
         return list(dict.fromkeys(trial.row for trial in self.trials if trial.column == column))
@@ -74,6 +78,7 @@ def reproduce(
     """
     part, overrides = part or Part(), dict(overrides or {})
     experiment, size = load_experiment(name), load_scale(scale)
+    elsewhere = [] if out is None else ["--out", str(out)]
     out = out or Path("runs") / f"reproduce-{scale}"
     trials = plan(experiment, scale, part, overrides, out)
     unique = {trial.cell.folder: trial.cell for trial in trials}
@@ -98,7 +103,7 @@ def reproduce(
         results=collect(trials),
         partitions={} if experiment.row else {column: _partition(of) for column, (of,) in settings.items()},
         failed=failed,
-        command=f"fedetf reproduce {name} --scale {scale}{_flags(part, decisive)}",
+        command=shlex.join(["fedetf", "reproduce", name, "--scale", scale, *_flags(part, decisive), *elsewhere]),
     )
 
 
@@ -107,7 +112,9 @@ def _looked_at(
 ) -> dict[str, list[Settings]]:
     """The settings of each column of an experiment that trains nothing."""
     if part.datasets or part.methods or len(part.seeds) > 1:
-        raise UserError("this experiment looks at who holds what only; of the parts it takes one seed, --seeds 9")
+        raise UserError(
+            "this experiment looks at who holds what only; of the parts it takes --seeds alone, with one seed"
+        )
     seed = (*part.seeds, *scale.seeds)[0]
     points = ((column.name, column.settings(scale_name)) for column in experiment.column)
     return {
@@ -127,8 +134,8 @@ def _stem(name: str) -> str:
     return short if len(short) <= LONGEST else f"{short[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _flags(part: Part, overrides: Mapping[str, Any]) -> str:
+def _flags(part: Part, overrides: Mapping[str, Any]) -> list[str]:
     flags = {"--dataset": part.datasets, "--methods": part.methods, "--seeds": part.seeds}
-    given = [f" {flag} {','.join(map(str, values))}" for flag, values in flags.items() if values]
+    given = [word for flag, values in flags.items() if values for word in (flag, ",".join(map(str, values)))]
     settings = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in overrides.items())
-    return "".join([*given, *(f" --set {shlex.quote(setting)}" for setting in settings)])
+    return [*given, *(word for setting in settings for word in ("--set", setting))]

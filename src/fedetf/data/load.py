@@ -154,7 +154,7 @@ def _hub_splits(name: str) -> dict[str, Any]:
             reason = " ".join(str(error).split())[:160]
             raise UserError(
                 f"dataset {name!r} is neither in $FEDETF_DATA nor in the cache, and the hub did not give it "
-                f"({reason}); go online, or set FEDETF_DATA to a folder with {name}/train.parquet and {name}/test.parquet"
+                f"({reason}); go online, or set FEDETF_DATA to a folder that has {name}/train.parquet and test.parquet"
             ) from None
 
 

@@ -103,6 +103,7 @@ def test_without_data_nothing_is_run(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert not list(Path("grid").glob("*/"))
     assert main(["compare", *flags, *SMALL, "--dataset", "cifar10,digits"]) == 1  # digits are there
     assert len(list(Path("grid").glob("*/result.json"))) == 4
+    assert main(["compare", *flags, *SMALL, "--dataset", "cifar10,digits"]) == 1  # and again
     assert Path("grid/table.md").read_text("utf-8").count("Failed: ") == 1  # four runs, one reason
 
 

@@ -274,7 +274,8 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
     """Run what is not there yet; return what failed and why."""
     for cell in cells:
         _check_same(cell)
-    _check_data([cell.settings for cell in cells if not cell.done])
+    if not any(cell.done for cell in cells):
+        _check_data([cell.settings for cell in cells])
     failed = {}
     for number, cell in enumerate(cells, start=1):
         if cell.done:
@@ -301,7 +302,7 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
 def _check_data(wanted: Sequence[Settings]) -> None:
     """Stop before the first run, with one line, if there are data for none of them."""
     first_error = None
-    for settings in {settings.data.name: settings for settings in wanted}.values():
+    for settings in {repr(settings.data): settings for settings in wanted}.values():
         try:
             load_dataset(settings.data, settings.seed)
             return

@@ -11,7 +11,7 @@ from fedetf.cli import main
 from fedetf.errors import UserError
 from fedetf.methods import METHODS
 from fedetf.report.reproduction import _marked, really_run, write_reproduction
-from fedetf.reproduce.experiment import Claim, Part, experiment_names, load_experiment, load_scale, plan
+from fedetf.reproduce.experiment import Claim, Part, ScaleName, experiment_names, load_experiment, load_scale, plan
 from fedetf.reproduce.results import Results, Run, in_the_paper, judge, paper_values, sentence
 from fedetf.reproduce.run import reproduce
 
@@ -92,11 +92,11 @@ def test_the_papers_scale_is_the_papers() -> None:
 
 
 def test_experiments_share_runs_with_the_same_settings() -> None:
-    def folders(name: str, overrides: dict | None = None) -> set[Path]:
-        return {t.cell.folder for t in plan(load_experiment(name), "small", Part(), overrides or {}, Path("out"))}
+    def folders(name: str, overrides: dict | None = None, scale: ScaleName = "small") -> set[Path]:
+        return {t.cell.folder for t in plan(load_experiment(name), scale, Part(), overrides or {}, Path("out"))}
 
-    assert folders("fig5") < folders("table1")
-    assert folders("fig5") < folders("table5")
+    assert folders("fig5", scale="paper") < folders("table1", scale="paper")
+    assert len(folders("table5") & folders("table1")) == 12  # FedAvg and FedETF, two α, three seeds
     assert folders("fig4") < folders("table1")
     assert folders("fig5", {"engine.name": "serial"}) == folders("fig5")
     assert not folders("fig5", {"fidelity": "authors"}) & folders("fig5")

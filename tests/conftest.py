@@ -23,6 +23,13 @@ def _no_outside_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """A test draws the same numbers whatever ran before it, in whichever process."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+
+
+@pytest.fixture(autouse=True)
 def _one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one core the engine is the serial one, unless a test says otherwise: most look into it."""
     monkeypatch.setattr("fedetf.engines.make.cores", lambda: 1)

@@ -22,7 +22,7 @@ from fedetf import FederatedClassifier, UserError
 QUICK = {"rounds": 3, "epochs": 1, "random_state": 0, "settings": {"personal.rounds": 1}}
 
 
-@parametrize_with_checks([FederatedClassifier(rounds=10)])
+@parametrize_with_checks([FederatedClassifier(rounds=10, random_state=0)])
 @pytest.mark.filterwarnings("ignore:.*temperature beta:UserWarning")  # some checks have labels of pure noise
 @pytest.mark.slow
 def test_scikit_learns_own_checks(estimator: FederatedClassifier, check) -> None:
@@ -109,7 +109,7 @@ def test_strings_clone_and_pickle(wine) -> None:
 
 def test_a_pickle_holds_no_training_data() -> None:
     X = np.random.default_rng(0).normal(size=(5000, 50))
-    model = FederatedClassifier(rounds=1, epochs=1).fit(X, (X[:, 0] > 0).astype(int))
+    model = FederatedClassifier(rounds=1, epochs=1, random_state=0).fit(X, (X[:, 0] > 0).astype(int))
     assert len(pickle.dumps(model)) < X.nbytes / 10
 
 

@@ -41,7 +41,7 @@ def test_new_makes_an_app_that_flower_takes(tmp_path: Path, capsys: pytest.Captu
         (["my_app"], "cannot be the name of an app"),
         (["app", "--sites", "a,a"], "--sites takes different names"),
         (["app", "--sites", "a b,c"], "--sites takes different names"),
-        (["app", "--sites", ","], "--sites takes different names"),
+        (["app", "--sites", ","], "--sites: no value given"),
     ],
 )
 def test_names_that_cannot_be(

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from fedetf.api import execute, from_short, go_on, prepare
 from fedetf.config import Settings, resolve, to_toml
-from fedetf.data import load_dataset
+from fedetf.data import Dataset, load_dataset
 from fedetf.errors import RunError, UserError
 from fedetf.federation import Listener
 from fedetf.methods import find_method, make_method
@@ -274,8 +274,7 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
     """Run what is not there yet; return what failed and why."""
     for cell in cells:
         _check_same(cell)
-    if not any(cell.done for cell in cells):
-        _check_data([cell.settings for cell in cells])
+    loaded = {} if any(cell.done for cell in cells) else _first_data(cells)
     failed = {}
     for number, cell in enumerate(cells, start=1):
         if cell.done:
@@ -283,7 +282,7 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
             continue
         listeners = progress.run_started(cell, number, len(cells))
         try:
-            job = prepare(cell.settings)
+            job = prepare(cell.settings, dataset=loaded.pop(cell.folder, None))
             if (cell.folder / "config.toml").is_file():
                 go_on(job, cell.folder, listeners)  # a run of this grid that was cut short, see _check_same
             else:
@@ -299,25 +298,37 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
     return failed
 
 
-def _check_data(wanted: Sequence[Settings]) -> None:
-    """Stop before the first run, with one line, if there are data for none of them."""
-    first_error = None
-    for settings in {repr(settings.data): settings for settings in wanted}.values():
+def _first_data(cells: Sequence[Cell]) -> dict[Path, Dataset]:
+    """The data of the first run that has any, by its folder; if no run has, the error, before anything is written."""
+    errors: dict[str, UserError] = {}
+    for cell in cells:
+        key = repr(cell.settings.data)
+        if key in errors:
+            continue
         try:
-            load_dataset(settings.data, settings.seed)
-            return
+            return {cell.folder: load_dataset(cell.settings.data, cell.settings.seed)}
         except UserError as error:
-            first_error = first_error or error
-    if first_error is not None:
-        raise first_error
+            errors[key] = error
+    if errors:
+        raise next(iter(errors.values()))
+    return {}  # there is nothing to run
 
 
-def by_reason(failed: Mapping[str, str]) -> list[str]:
-    """Each reason once, with the runs that failed for it."""
-    runs: dict[str, list[str]] = {}
-    for run, why in failed.items():
-        runs.setdefault(why, []).append(run)
-    return [f"{'; '.join(names)}: {why}" for why, names in runs.items()]
+def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Each reason once, with the names that it was given for.
+
+    >>> by_reason({"a": "no data", "b": "no memory", "c": "no data"})
+    {'no data': ['a', 'c'], 'no memory': ['b']}
+    """
+    names: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        names.setdefault(why, []).append(name)
+    return names
+
+
+def failures(failed: Mapping[str, str]) -> list[str]:
+    """What to say of the runs that failed: a line for each reason."""
+    return [f"Failed: {'; '.join(runs)}: {why}\n" for why, runs in by_reason(failed).items()]
 
 
 def _check_same(cell: Cell) -> None:

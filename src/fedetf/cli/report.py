@@ -25,9 +25,9 @@ def add_to(commands: Any) -> None:
 def report_command(options: argparse.Namespace) -> None:
     """``fedetf report``."""
     from fedetf.report.page import write_report
-    from fedetf.report.runs_data import by_reason
+    from fedetf.report.runs_data import in_words
 
     report = write_report(options.folders, options.out)
     print(f"report: {report.path} ({report.runs} run{'' if report.runs == 1 else 's'})")
-    for reason, folders in by_reason(report.left_out).items():
+    for folders, reason in in_words(report.left_out):
         print(f"not shown: {folders}: {reason}")

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedetf.grid import Comparison, Line, by_reason
+from fedetf.grid import Comparison, Line, failures
 from fedetf.state import write_whole
 
 BEST = 2  # so many of each setting are in bold, as in the paper's tables
@@ -16,7 +16,7 @@ BEST = 2  # so many of each setting are in bold, as in the paper's tables
 def write_tables(comparison: Comparison) -> list[Path]:
     """Write the three files and return where they are."""
     lines, folder = comparison.lines, comparison.folder
-    failed = "".join(f"\nFailed: {line}\n" for line in by_reason(comparison.failed))
+    failed = "".join(f"\n{line}" for line in failures(comparison.failed))
     note = f"\n{comparison.caption}. Mean±standard deviation (population) over seeds, best two in bold.\n{failed}"
     contents = {"table.md": to_markdown(lines) + note, "table.csv": to_csv(lines), "table.json": to_json(lines)}
     for name, text in contents.items():

@@ -185,7 +185,6 @@ def _names_of_variants(runs: Sequence[Run], settings: Sequence[str]) -> list[str
 def _default(method: str, key: str) -> Any:
     """Of a number of the method's own or of its personal stage; None if it is not known here."""
     section, _, name = key.partition(".")
-    fields = PersonalSettings.model_fields if section == "personal" else None
-    if fields is None:
-        fields = METHODS[method].model_fields if method in METHODS else {}
-    return fields[name].default if name in fields else None
+    model = PersonalSettings if section == "personal" else METHODS.get(method)
+    known = model.model_fields.get(name) if model else None
+    return known.default if known else None

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedetf.grid import by_reason, conditions
+from fedetf.grid import conditions, failures
 from fedetf.report.comparison import BEST, mean_and_spread
 from fedetf.report.page import About, write_report
 from fedetf.report.paper_figures import FIGURES
@@ -90,7 +90,7 @@ def to_markdown(found: Reproduction) -> str:
     if any(run.rounds[-1].get("measures") for runs in found.results.runs.values() for run in runs):
         parts.append(LEGEND)
     parts.append("".join(f"- {line}\n" for line in verdicts(found)))
-    parts += [f"Failed: {line}\n" for line in by_reason(found.failed)]
+    parts += failures(found.failed)
     return "\n".join(part for part in parts if part)
 
 

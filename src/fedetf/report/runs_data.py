@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 
 from fedetf.config import flat
 from fedetf.errors import UserError
-from fedetf.grid import COMMAND
+from fedetf.grid import COMMAND, by_reason
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -93,16 +93,15 @@ class Problem:
 MOST_NAMED = 3  # folders with the same problem
 
 
-def by_reason(problems: Sequence[Problem]) -> dict[str, str]:
-    """Each reason once, with the folders that it holds for, as text."""
-    found: dict[str, list[str]] = {}
-    for problem in problems:
-        found.setdefault(problem.reason, []).append(str(problem.folder))
-    more = {reason: len(folders) - MOST_NAMED for reason, folders in found.items()}
-    return {
-        reason: ", ".join(folders[:MOST_NAMED]) + (f" and {more[reason]} more" if more[reason] > 0 else "")
-        for reason, folders in found.items()
-    }
+def in_words(problems: Sequence[Problem]) -> list[tuple[str, str]]:
+    """Each reason once, after the folders that it holds for."""
+    found = by_reason({str(problem.folder): problem.reason for problem in problems})
+    return [(_named(folders), reason) for reason, folders in found.items()]
+
+
+def _named(folders: Sequence[str]) -> str:
+    more = len(folders) - MOST_NAMED
+    return ", ".join(folders[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedetf.report.groups import Grid, Group, Spread, show
 from fedetf.report.html import Html, heading, join, table, tag
-from fedetf.report.runs_data import Problem, Run, by_reason
+from fedetf.report.runs_data import Problem, Run, in_words
 
 DASH = "–"
 MOST_SETTINGS = 2  # with more than that, the table says it better than sentences
@@ -96,7 +96,7 @@ def problems(left_out: Sequence[Problem]) -> Html:
     """The runs that are not shown."""
     if not left_out:
         return Html("")
-    items = [tag("li", tag("code", folders), " ", reason) for reason, folders in by_reason(left_out).items()]
+    items = [tag("li", tag("code", folders), " ", reason) for folders, reason in in_words(left_out)]
     count = "One folder is" if len(left_out) == 1 else f"{len(left_out)} folders are"
     return tag("aside", tag("p", tag("b", f"{count} not shown")), tag("ul", *items), class_="problems")
 

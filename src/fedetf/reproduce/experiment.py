@@ -180,19 +180,15 @@ def _check(experiment: Experiment, scale: ScaleName, part: Part, overrides: Mapp
     for method in part.methods:
         if method not in known:
             raise unknown("method of this experiment", method, sorted(known))
-    datasets = {_settings_of(column, scale).get("data.name") for column in experiment.column} - {None}
+    planned = [settings for column in experiment.column if (settings := column.settings(scale)) is not None]
+    everywhere = load_scale(scale).settings
+    datasets = {{**everywhere, **settings}["data.name"] for settings in planned}
     for dataset in part.datasets:
         if dataset not in datasets:
-            raise unknown(f"dataset of this experiment at scale {scale}", dataset, sorted(map(str, datasets)))
+            raise unknown(f"dataset of this experiment at scale {scale}", dataset, sorted(datasets))
     for flag, values in (("--dataset", part.datasets), ("--methods", part.methods), ("--seeds", part.seeds)):
         if len(set(values)) < len(values):
             raise UserError(f"{flag} takes different values")
-
-
-def _settings_of(column: Column, scale: ScaleName) -> Flat:
-    """Of a column, with the scale's; empty if it has none at this scale."""
-    own = column.settings(scale)
-    return {} if own is None else {**load_scale(scale).settings, **own}
 
 
 def _wanted(chosen: Sequence[str], name: str) -> bool:

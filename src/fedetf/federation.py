@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedetf import __version__
 from fedetf.config import LAST
 from fedetf.data.partition import Partition
 from fedetf.engines.base import Engine
@@ -21,6 +22,7 @@ from fedetf.engines.steps import Missing, Personal, Trained
 from fedetf.errors import RunError
 from fedetf.measure import Consistency, collapse
 from fedetf.methods import Scope, Server, Upload
+from fedetf.provenance import commit
 from fedetf.state import State, clone, defect, nbytes
 
 
@@ -317,6 +319,8 @@ def summary(job: Job, outcome: Outcome) -> dict[str, Any]:
         "bytes_up": outcome.bytes_up,
         "bytes_down": outcome.bytes_down,
         "images_per_second": images / outcome.train_seconds if outcome.train_seconds else None,
+        "version": __version__,
+        "commit": commit(),
     }
 
 

@@ -32,6 +32,9 @@ from fedetf.federation import Federation
 from fedetf.methods.fedetf import plain_loss
 from fedetf.state import State, WeightedMean
 
+# Held while a benchmark measures: whatever else fills the cores of this machine should wait for it.
+LOCK = Path(tempfile.gettempdir()) / "fedetf-bench.lock"
+
 Pass = Callable[[], float]  # does a piece of work and returns the seconds it took
 
 

@@ -24,15 +24,17 @@ def add_to(commands: Any) -> None:
 
 def bench_command(options: argparse.Namespace) -> None:
     """``fedetf bench``."""
+    from filelock import FileLock
     from rich.console import Console
 
-    from fedetf.bench import bench
+    from fedetf.bench import LOCK, bench
     from fedetf.report.tables import bench_table
 
     if options.repeats < 1 or not 0 < options.scale <= 1:
         raise UserError("--repeats is at least 1, --scale above 0 and at most 1")
     terminal = Console(stderr=True, highlight=False)
-    measured = bench(options.scale, options.repeats, lambda what: terminal.print(f"measuring {what}"))
+    with FileLock(LOCK):
+        measured = bench(options.scale, options.repeats, lambda what: terminal.print(f"measuring {what}"))
     if options.json:
         print(json.dumps(measured, indent=2, ensure_ascii=False))
     else:

@@ -1,10 +1,13 @@
 """``fedetf reproduce``."""
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedetf.cli.flags import add_command, add_engine_flags, add_out, given_settings, output, several_values, words
 from fedetf.errors import RunError
+
+if TYPE_CHECKING:
+    from fedetf.reproduce.experiment import Part
 
 
 def add_to(commands: Any) -> None:
@@ -19,12 +22,13 @@ def add_to(commands: Any) -> None:
     reproduce.add_argument("name", metavar="NAME", help="table1 to table5, fig1, fig4, fig5, fig6 or fig7")
     reproduce.add_argument(
         "--scale",
-        choices=["smoke", "small", "paper"],
+        choices=["smoke", "small", "medium", "paper"],
         default="smoke",
         help="smoke: seconds, on digits (the default); small: an hour or two on two cores, on CIFAR images; "
-        "paper: as in the paper, for a GPU",
+        "medium: all of CIFAR at 16×16 pixels, half an hour a run on two cores; paper: as in the paper, for a GPU",
     )
     part = reproduce.add_argument_group("a part of it (default: all)")
+    part.add_argument("--columns", metavar="NAME,NAME", default="", help="only these columns, for example 'E = 1'")
     part.add_argument("--dataset", metavar="D,D", type=words, default=[], help="only these datasets")
     part.add_argument("--methods", metavar="M,M", type=words, default=[], help="only these methods")
     part.add_argument("--seeds", metavar="S,T", type=several_values(int), default=[], help="these seeds instead")
@@ -39,12 +43,9 @@ def reproduce_command(options: argparse.Namespace) -> None:
 
     from fedetf.report.progress import make_grid_progress
     from fedetf.report.reproduction import to_markdown, write_reproduction
-    from fedetf.reproduce.experiment import Part
     from fedetf.reproduce.run import reproduce
 
-    seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
-    part = Part(datasets=options.dataset, methods=options.methods, seeds=seeds)
-    del options.dataset  # here a part of the experiment, not a setting
+    part = chosen_part(options)
     progress = make_grid_progress(Console(stderr=True, highlight=False))
     try:
         found = reproduce(options.name, options.scale, part, given_settings(options), options.out, progress)
@@ -58,3 +59,14 @@ def reproduce_command(options: argparse.Namespace) -> None:
     console.print(f"files: {', '.join(map(str, paths))}", soft_wrap=True)
     if found.failed:
         raise RunError(f"{len(found.failed)} runs failed, the rest is above; see error.part in their folders")
+
+
+def chosen_part(options: argparse.Namespace) -> "Part":
+    """The part of the experiment that the flags choose; ``--dataset`` is no setting any more then."""
+    from fedetf.reproduce.experiment import Part, column_names, load_experiment
+
+    seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
+    columns = column_names(load_experiment(options.name), options.columns) if options.columns else []
+    part = Part(datasets=options.dataset, methods=options.methods, seeds=seeds, columns=columns)
+    options.dataset = None
+    return part

@@ -20,7 +20,7 @@ if sys.version_info >= (3, 11):
 else:  # the same, before it moved here
     import tomli as tomllib
 
-ScaleName = Literal["smoke", "small", "paper"]
+ScaleName = Literal["smoke", "small", "medium", "paper"]
 Flat = dict[str, Any]  # dotted keys -> values
 ACCURACIES = ("general", "personal")  # metrics that every run has; all others but the next are of measure.collapse
 FIRST_STEP = "personal_first"  # personal accuracy after the first step of finetuning; most methods have no other
@@ -40,6 +40,7 @@ class Column(Section):
 
     name: str
     paper: Flat | None = None
+    medium: Flat | None = None
     small: Flat | None = None
     smoke: Flat | None = None
     rows: dict[ScaleName, list[str]] = Field({}, description="the only rows that it has at a scale, if not all")
@@ -130,11 +131,46 @@ class Part:
     datasets: Sequence[str] = ()
     methods: Sequence[str] = ()
     seeds: Sequence[int] = ()
+    columns: Sequence[str] = ()  # by the experiment's own names
+
+    @property
+    def flags(self) -> dict[str, Sequence[Any]]:
+        """What the command line calls each of them."""
+        return {
+            "--columns": self.columns,
+            "--dataset": self.datasets,
+            "--methods": self.methods,
+            "--seeds": self.seeds,
+        }
 
     @property
     def name(self) -> str:
         """As part of a file's name."""
-        return "-".join(map(str, (*self.datasets, *self.methods, *(f"s{seed}" for seed in self.seeds))))
+        chosen = (*self.columns, *self.datasets, *self.methods, *(f"s{seed}" for seed in self.seeds))
+        return "-".join(map(str, chosen))
+
+
+def column_names(experiment: Experiment, text: str) -> list[str]:
+    """The columns that a list separated by commas names; a name may hold commas, and signs that are hard to type.
+
+    >>> column_names(load_experiment("table1"), "cifar-10, alpha=0.1,CIFAR-10, α = 0.05")
+    ['CIFAR-10, α = 0.1', 'CIFAR-10, α = 0.05']
+    """
+    known = {_typed(column.name): column.name for column in experiment.column}
+    names, words = [], text.split(",")
+    while words:
+        lengths = (n for n in range(len(words), 0, -1) if _typed(",".join(words[:n])) in known)
+        length = next(lengths, None)
+        if length is None:
+            raise unknown("column of this experiment", ",".join(words).strip(), known.values())
+        names.append(known[_typed(",".join(words[:length]))])
+        words = words[length:]
+    return names
+
+
+def _typed(name: str) -> str:
+    """A column's name as one types it: without spaces and capitals, alpha for α."""
+    return "".join(name.casefold().replace("α", "alpha").split())
 
 
 def plan(
@@ -151,6 +187,8 @@ def plan(
         point = column.settings(scale_name)
         if point is None or row.name not in column.rows.get(scale_name, [row.name]):
             continue
+        if not _wanted(part.columns, column.name):
+            continue
         chosen = {**scale.settings, **point, **row.settings, **overrides}
         if not _wanted(part.methods, chosen["method.name"]) or not _wanted(part.datasets, chosen["data.name"]):
             continue
@@ -161,7 +199,9 @@ def plan(
             names = (("method", row.name), ("setting", column.name))
             trials.append(Trial(row.name, column.name, Cell(names, settings, out / "runs" / run_name(settings))))
     if experiment.row and not trials:
-        raise UserError(f"--dataset, --methods and --seeds leave nothing of this experiment at scale {scale_name}")
+        raise UserError(
+            f"--columns, --dataset, --methods and --seeds leave nothing of this experiment at scale {scale_name}"
+        )
     return trials
 
 
@@ -172,7 +212,7 @@ def _check(experiment: Experiment, scale: ScaleName, part: Part, overrides: Mapp
     for key in overrides:
         if key in own:
             raise UserError(
-                f"{key} is set by the experiment itself; of its parts choose by --dataset, --methods, --seeds"
+                f"{key} is set by the experiment itself; of its parts choose by --columns, --dataset, --methods, --seeds"
             )
     if not experiment.row:
         return  # it has no runs to choose from
@@ -186,7 +226,10 @@ def _check(experiment: Experiment, scale: ScaleName, part: Part, overrides: Mapp
     for dataset in part.datasets:
         if dataset not in datasets:
             raise unknown(f"dataset of this experiment at scale {scale}", dataset, sorted(datasets))
-    for flag, values in (("--dataset", part.datasets), ("--methods", part.methods), ("--seeds", part.seeds)):
+    for column in part.columns:
+        if column not in (known_columns := [each.name for each in experiment.column]):
+            raise unknown("column of this experiment", column, known_columns)
+    for flag, values in part.flags.items():
         if len(set(values)) < len(values):
             raise UserError(f"{flag} takes different values")
 

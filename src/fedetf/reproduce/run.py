@@ -68,7 +68,7 @@ def reproduce(
     name:
         ``table1`` to ``table5``, ``fig1`` or ``fig4`` to ``fig7``.
     scale:
-        ``smoke``, ``small`` or ``paper``.
+        ``smoke``, ``small``, ``medium`` or ``paper``.
     part:
         What of it shall run; left out: all.
     overrides:
@@ -111,7 +111,7 @@ def _looked_at(
     experiment: Experiment, scale_name: ScaleName, scale: Scale, part: Part, overrides: Mapping[str, Any]
 ) -> dict[str, list[Settings]]:
     """The settings of each column of an experiment that trains nothing."""
-    if part.datasets or part.methods or len(part.seeds) > 1:
+    if part.columns or part.datasets or part.methods or len(part.seeds) > 1:
         raise UserError(
             "this experiment looks at who holds what only; of the parts it takes --seeds alone, with one seed"
         )
@@ -135,7 +135,7 @@ def _stem(name: str) -> str:
 
 
 def _flags(part: Part, overrides: Mapping[str, Any]) -> list[str]:
-    flags = {"--dataset": part.datasets, "--methods": part.methods, "--seeds": part.seeds}
-    given = [word for flag, values in flags.items() if values for word in (flag, ",".join(map(str, values)))]
+    flags = part.flags.items()
+    given = [word for flag, values in flags if values for word in (flag, ",".join(map(str, values)))]
     settings = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in overrides.items())
     return [*given, *(word for setting in settings for word in ("--set", setting))]

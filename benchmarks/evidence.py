@@ -1,0 +1,209 @@
+"""The queue of machine hours behind docs/results.md.
+
+    python benchmarks/evidence.py run     go through the list, all cores, at the lowest priority
+    python benchmarks/evidence.py status  what is done, and how long the rest takes
+    python benchmarks/evidence.py keep    copy the small files of every run to benchmarks/results
+
+The list (benchmarks/evidence.txt) has one ``fedetf reproduce`` or ``fedetf compare`` command a line. What is done is not
+run again, so a queue that was killed, at whatever moment, goes on with the same call. It pauses while ``fedetf bench``
+measures. Run it from a checkout that nobody edits meanwhile.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fedetf.bench import LOCK
+from fedetf.cli import build_parser
+from fedetf.cli.flags import given_settings
+from fedetf.cli.reproduce import chosen_part
+from fedetf.grid import Cell
+from fedetf.grid import plan as plan_comparison
+from fedetf.reproduce.experiment import load_experiment
+from fedetf.reproduce.experiment import plan as plan_experiment
+
+HERE = Path(__file__).resolve().parent
+KEPT = ("config.toml", "rounds.jsonl", "result.json")  # the last last: it says that a run is whole
+# and of partition.json who holds how many of a class
+PR_SET_PDEATHSIG = 1  # Linux: the signal that a process gets when its parent dies
+
+
+@dataclass(frozen=True)
+class Command:
+    """One line of the list."""
+
+    words: list[str]
+    cells: list[Cell]  # its runs, with folders relative to the queue's own
+
+    @property
+    def text(self) -> str:
+        """As one types it."""
+        return shlex.join(self.words)
+
+    def done(self, out: Path) -> int:
+        """How many of its runs are there."""
+        return sum((out / cell.folder / "result.json").is_file() for cell in self.cells)
+
+    def seconds_left(self, out: Path) -> float | None:
+        """At the pace of the rounds that it has done; None if there are none."""
+        rounds = [read_rounds(out / cell.folder) for cell in self.cells]
+        paces = [line["seconds"] for lines in rounds for line in lines]
+        total = sum(cell.settings.train.rounds for cell in self.cells)
+        return statistics.mean(paces) * (total - len(paces)) if paces else None
+
+
+def read_commands(path: Path) -> list[Command]:
+    """The list, each command checked and planned before the first is run."""
+    lines = (line.partition("#")[0].strip() for line in path.read_text("utf-8").splitlines())
+    return [Command(words, list(planned(words))) for words in map(shlex.split, filter(None, lines))]
+
+
+def planned(words: list[str]) -> Iterator[Cell]:
+    """The runs of a command."""
+    options = build_parser().parse_args(words[1:])
+    if options.out is None:
+        raise SystemExit(f"error: give every command of the list an --out, which is below the queue's folder: {words}")
+    if words[1] == "reproduce":
+        part = chosen_part(options)
+        trials = plan_experiment(load_experiment(options.name), options.scale, part, given_settings(options), options.out)
+        yield from {trial.cell.folder: trial.cell for trial in trials}.values()
+    elif words[1] == "compare":
+        seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
+        settings, equal = given_settings(options), options.equal_budget
+        yield from plan_comparison(options.methods, seeds, options.source, settings, equal, options.out)[1]
+    else:
+        raise SystemExit(f"error: the list takes fedetf reproduce and fedetf compare, not: {shlex.join(words)}")
+
+
+def read_rounds(folder: Path) -> list[dict]:
+    """The rounds that a run has done; a last line that is being written is left out."""
+    try:
+        lines = (folder / "rounds.jsonl").read_text("utf-8").splitlines(keepends=True)
+    except OSError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+# --- the three commands -----------------------------------------------------------------------------------------------
+
+
+def run(commands: list[Command], out: Path) -> int:
+    """Run what is missing, in order; a command that fails is tried again by the next call."""
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = FileLock(out / ".queue.lock").acquire(timeout=0)
+    except Timeout:
+        print(f"error: a queue is running in {out} already", file=sys.stderr)
+        return 2
+    failed = 0
+    with lock:
+        os.nice(19)
+        restore(commands, out)
+        for number, command in enumerate(commands, start=1):
+            if command.done(out) == len(command.cells):
+                continue
+            print(f"{time.strftime('%F %T')} {number} of {len(commands)}: {command.text}", flush=True)
+            status = attend(command, out)
+            print(f"{time.strftime('%F %T')} status {status}: {describe(command, out)}", flush=True)
+            failed += status != 0
+    return 1 if failed else 0
+
+
+def attend(command: Command, out: Path) -> int:
+    """Run one command in the queue's folder; stop it while a benchmark measures."""
+    with (out / "queue.log").open("a", encoding="utf-8") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", *command.words], cwd=out, stdout=log, stderr=log, preexec_fn=die_with_parent
+        )
+        paused = False
+        while child.poll() is None:
+            measuring = benchmark_runs()
+            if measuring != paused:
+                child.send_signal(signal.SIGSTOP if measuring else signal.SIGCONT)
+                paused = measuring
+            time.sleep(1)
+    return child.returncode
+
+
+def die_with_parent() -> None:
+    """Let nothing go on behind the back of the next queue; workers end with the command that started them."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def benchmark_runs() -> bool:
+    """Whether a benchmark measures on this machine."""
+    try:
+        with FileLock(LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def describe(command: Command, out: Path) -> str:
+    """How far a command is."""
+    done, left = command.done(out), command.seconds_left(out)
+    rest = "" if done == len(command.cells) else "; not begun" if left is None else f"; about {left / 3600:.1f} h left"
+    return f"{done} of {len(command.cells)} runs{rest}"
+
+
+def status(commands: list[Command], out: Path) -> int:
+    """Print how far each command is."""
+    for command in commands:
+        print(f"{describe(command, out):38} {command.text}")
+    known = [left for command in commands if (left := command.seconds_left(out)) is not None]
+    print(f"\n{sum(known) / 3600:.1f} h left of the commands that have begun")
+    return 0
+
+
+def keep(commands: list[Command], out: Path, results: Path = HERE / "results") -> int:
+    """Copy what the documentation is made from, also of runs that are not finished."""
+    for cell in (cell for command in commands for cell in command.cells):
+        source, target = out / cell.folder, results / cell.folder
+        if not (source / "partition.json").is_file() or (target / "result.json").is_file():
+            continue
+        target.mkdir(parents=True, exist_ok=True)
+        for name in KEPT:
+            if (source / name).is_file():
+                shutil.copy(source / name, target / name)
+        clients = json.loads((source / "partition.json").read_text("utf-8"))["clients"]
+        (target / "counts.json").write_text(json.dumps([client["counts"] for client in clients]) + "\n", "utf-8")
+    return 0
+
+
+def restore(commands: list[Command], out: Path, results: Path = HERE / "results") -> None:
+    """Put finished runs back that were kept, so that a new machine does not run them again."""
+    for cell in (cell for command in commands for cell in command.cells):
+        source, target = results / cell.folder, out / cell.folder
+        if (source / "result.json").is_file() and not target.exists():
+            target.mkdir(parents=True)
+            for name in KEPT:
+                shutil.copy(source / name, target / name)
+
+
+def main() -> int:
+    """Parse, and do it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "status", "keep"])
+    parser.add_argument("--list", metavar="FILE", type=Path, default=HERE / "evidence.txt", help="the commands")
+    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("runs/evidence"), help="where the runs go")
+    options = parser.parse_args()
+    commands = read_commands(options.list)
+    return {"run": run, "status": status, "keep": keep}[options.what](commands, options.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,8 +8,9 @@ import fedetf
 from fedetf.config import resolve
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
-from fedetf.methods import METHODS, Method, make_method
+from fedetf.methods import METHODS, Method, Server, Upload, make_method
 from fedetf.methods.authors import AUTHORS
+from fedetf.models import build_encoder
 
 OPTIONS = {"clients": 4, "alpha": 0.2, "participation": 0.5, "rounds": 2, "epochs": 1}
 SMALL = {"data.limit": 150, "personal.rounds": 2, "fidelity": "authors"}
@@ -97,12 +98,89 @@ def test_plain_parts_have_no_weight_decay() -> None:
     assert "head.private.weight" not in moved
 
 
-def test_fedproto_sends_zeros_for_what_it_lacks() -> None:
-    job = fedetf.run(method="fedproto", settings=SMALL, **OPTIONS).job
-    upload = Worker(job, torch.device("cpu")).train(0, 1, {}, {}).upload.state
-    lacks = torch.from_numpy(job.partition.counts[0] == 0)
-    assert lacks.any()
-    assert torch.equal(upload["prototypes"][lacks], torch.zeros(int(lacks.sum()), 128))
+def upload(client: int, **state: list) -> Upload:
+    return Upload(client, 1, {name: torch.tensor(values) for name, values in state.items()}, 0.0, 1)
+
+
+def test_fedproto_forgets_a_class_that_nobody_holds() -> None:
+    """The mean over holders: ((2, 0) + (0, 2))/2, and (3, 3) of a single one. Class 2 had (5, 5); it becomes 0."""
+    prototypes, known = torch.tensor([[0.0, 0.0], [0.0, 0.0], [5.0, 5.0]]), torch.tensor([False, False, True])
+    server = Server({"head.prototypes": prototypes, "head.known": known}, clients=2)
+    uploads = [
+        upload(0, classes=[0, 1], prototypes=[[2.0, 0.0], [3.0, 3.0]]),
+        upload(1, classes=[0], prototypes=[[0.0, 2.0]]),
+    ]
+    make_method({"name": "fedproto"}, "authors").aggregate(server, uploads)
+    assert server.state["head.prototypes"].tolist() == [[1, 1], [3, 3], [0, 0]]
+    assert server.state["head.known"].all()  # so that features of class 2 are drawn to zero
+
+
+def test_fednh_takes_the_direction_of_the_mean_of_raw_means() -> None:
+    """Means (3, 0) and (0, 1): their mean has the direction (3, 1)/√10. W ← unit(0.9·(0, 1) + 0.1·(3, 1)/√10)."""
+    server = Server({"head.W": torch.tensor([[0.0, 1.0], [1.0, 0.0]])}, clients=2)
+    uploads = [
+        upload(0, classes=[0], counts=[1], means=[[3.0, 0.0]]),
+        upload(1, classes=[0], counts=[1], means=[[0.0, 1.0]]),
+    ]
+    make_method({"name": "fednh"}, "authors").aggregate(server, uploads)
+    assert server.state["head.W"][0].tolist() == pytest.approx([0.101307, 0.994855], abs=1e-6)
+    assert server.state["head.W"][1].tolist() == [1, 0]
+
+
+def test_ccvr_adds_the_variance_between_clients_to_the_mean_of_deviations() -> None:
+    """Means 0 and 4, deviations 1 and 3: around 2, with (1 + 3)/2 + (0² + 4²)/2 − 2² = 6."""
+    summaries = [
+        {"classes": torch.tensor([0]), "means": torch.tensor([[mean]]), "deviations": torch.tensor([[deviation]])}
+        for mean, deviation in ((0.0, 1.0), (4.0, 3.0))
+    ]
+    method = make_method({"name": "ccvr", "samples": 200_000}, "authors")
+    features, labels = method.virtual_features(Server({}, clients=2, seed=1), summaries)
+    assert labels.tolist() == [0] * 200_000
+    assert features.mean().item() == pytest.approx(2, abs=0.1)
+    assert features.std().item() == pytest.approx(6, rel=0.01)
+
+
+def test_each_turn_of_the_projection_has_an_optimiser_of_its_own() -> None:
+    """Stage two on full batches, beside torch's own SGD made anew for each turn, as the authors' code does."""
+    job = fedetf.run(method="fedetf", model="mlp", settings={**SMALL, "train.batch_size": 1000}, **OPTIONS).job
+    received = Federation(job, []).server.state
+    worker = Worker(job, torch.device("cpu"))
+    kept = {
+        "momentum.batches.head.projection.weight": torch.full((10, 64), 0.01),
+        "momentum.batches.head.projection.bias": torch.full((10,), 0.01),
+    }
+    client = worker._client(0, 3, received, kept, epochs=1, lr=0.05)
+    client.train(job.method.loss)  # stage one, with the momentum of the rounds
+    net, x = client.net, client._prepare(client._data.x[client._train])
+    h, y = net.encoder(x).detach(), client._data.y[client._train]
+    V, projection = net.head.V.clone().requires_grad_(), torch.nn.Linear(64, 10)
+    projection.load_state_dict(net.head.projection.state_dict())
+    for _ in range(2):
+        turns = (
+            torch.optim.SGD([V], 0.1),
+            torch.optim.SGD(projection.parameters(), 0.05, momentum=0.9, weight_decay=5e-4),
+        )
+        for optimiser in turns:
+            for _ in range(3):
+                optimiser.zero_grad()
+                mu = torch.nn.functional.normalize(projection(h))
+                torch.nn.functional.cross_entropy(net.head.beta.detach() * mu @ V, y).backward()
+                optimiser.step()
+    other = worker._client(0, 3, received, kept, epochs=1, lr=0.05)
+    job.method.personalise(other)
+    assert torch.allclose(other.net.head.V, V, atol=1e-6)
+    assert torch.allclose(other.net.head.projection.weight, projection.weight, atol=1e-6)
+
+
+def test_convolutions_start_as_pytorch_draws_them() -> None:
+    """Uniform within ±1/√fan_in; He's normal numbers, the paper's, go beyond that."""
+    for fidelity, within in (("authors", True), ("paper", False)):
+        torch.manual_seed(0)
+        for conv in build_encoder("resnet20", (3, 32, 32), fidelity).modules():
+            if isinstance(conv, torch.nn.Conv2d):
+                bound = conv.weight[0].numel() ** -0.5
+                assert (conv.weight.abs().max() <= bound) == within
+                assert conv.weight.abs().max() > 0.9 * bound
 
 
 def test_numbers_are_still_checked() -> None:

@@ -88,3 +88,10 @@ def test_ablations() -> None:
         ETFHead(features=8, classes=3, projection=False, dim=3)
     with pytest.raises(UserError, match="dim >= 9"):
         ETFHead(features=8, classes=10, projection=False)
+
+
+def test_one_dimension_is_refused() -> None:
+    """A normalised number is ±1 whatever it was: with two classes and d = 1 nothing would learn."""
+    with pytest.raises(UserError, match="dimension of 2 or more"):
+        ETFHead(features=8, classes=2, dim=1)
+    assert ETFHead(features=8, classes=2).V.shape == (2, 2)

@@ -44,7 +44,7 @@ class ETFHead(nn.Module):
     classes:
         C.
     dim:
-        d, the dimension of the ETF; None takes C, as the paper does. Any d ≥ C−1.
+        d, the dimension of the ETF; None takes C, as the paper does. Any d ≥ C−1 from 2 on.
     seed:
         Of the ETF.
     projection:
@@ -79,6 +79,11 @@ class ETFHead(nn.Module):
             dim = classes if projection else features
         if not projection and dim != features:
             raise UserError(f"without a projection the ETF has the encoder's dimension {features}, not {dim}")
+        if dim < 2:
+            raise UserError(
+                "an ETF of dimension 1 cannot be trained towards: a number divided by its length has no gradient; "
+                "take a dimension of 2 or more"
+            )
         self.projection: nn.Module = nn.Linear(features, dim) if projection else nn.Identity()
         temperature = torch.tensor(float(beta))
         if learn_beta:

@@ -44,6 +44,11 @@ def defect(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> str | Non
     return None
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """Double precision where the device has it, for sums and logarithms that are rounded once."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 class WeightedMean:
     """A running weighted mean of states (Eq. 2): one sum in memory, whatever the number of clients.
 
@@ -68,8 +73,7 @@ class WeightedMean:
             elif name in self._sum:
                 self._sum[name].add_(tensor.to(self._sum[name].dtype), alpha=weight)
             else:
-                wide = torch.float32 if tensor.device.type == "mps" else torch.float64
-                self._sum[name] = tensor.to(wide) * weight
+                self._sum[name] = tensor.to(widest(tensor.device)) * weight
 
     def result(self) -> State:
         """The mean of what was added; empty if nothing with a positive weight was."""

@@ -41,7 +41,7 @@ def build_net(settings: Settings, method: Method, example: Tensor, classes: int,
         encoder, features = copy.deepcopy(own), _feature_length(own, settings, example)
     else:
         with global_stream(settings.seed, "init-encoder"):
-            built = build_encoder(settings.model.name, tuple(example.shape[1:]))
+            built = build_encoder(settings.model.name, tuple(example.shape[1:]), settings.fidelity)
         encoder, features = built, built.features
     return method.build(encoder, features, classes, settings.seed)
 

@@ -1,14 +1,14 @@
 """The methods as the FedETF authors' code has them, where it departs from the papers: ``fidelity = "authors"``.
 
 Only to see what the departures do to the printed numbers. Departures of the training itself (no decay of the learning
-rate, momentum kept from round to round) are settings, see ``config.AUTHORS``. Not copied, because they change no
-method much: the 2% of the test set left out, weights n_k before the 70/30 split, the ETF's rotation, CCVR's features in
-train mode, FedNH's first prototypes where there are more classes than features, batches of one sample, what crashes.
+rate, momentum kept from round to round) are settings, see ``config.AUTHORS``; that of the initial weights is
+``models.build_encoder``. docs/methods/index.md lists what is not copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -125,8 +125,8 @@ class AuthorsFedRoD(FedRoD):
 
 
 class AuthorsCCVR(CCVR):
-    """Class spreads are diagonal, averaged over clients as standard deviations whatever their size, and classes with
-    one sample on a client are left out there."""
+    """Class spreads are diagonal and mix standard deviations with variances, every client counting the same; classes
+    with one sample on a client are left out there."""
 
     name: ClassVar = "ccvr"
 
@@ -142,7 +142,7 @@ class AuthorsCCVR(CCVR):
         }
 
     def virtual_features(self, server: Server, summaries: Iterable[State]) -> tuple[Tensor, Tensor]:
-        """Drawn around the plain means over clients, with the plain mean of the deviations."""
+        """Drawn around the plain mean of μ_k over clients, with mean(σ_k) + mean(μ_k²) − mean(μ_k)² as deviation."""
         by_class: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for summary in summaries:
             rows = (
@@ -155,30 +155,29 @@ class AuthorsCCVR(CCVR):
         stream = torch_stream(server.seed, "virtual-features")
         features, labels = [], []
         for c in sorted(by_class):
-            mean, deviation = (torch.stack(parts).mean(dim=0) for parts in zip(*by_class[c], strict=True))
-            noise = torch.randn(self.samples, len(mean), generator=stream, dtype=mean.dtype)
-            features.append(mean + noise * deviation)
+            means, deviations = (torch.stack(parts) for parts in zip(*by_class[c], strict=True))
+            between = means.var(dim=0, correction=0)  # mean(μ_k²) − mean(μ_k)²
+            noise = torch.randn(self.samples, means.shape[1], generator=stream, dtype=means.dtype)
+            features.append(means.mean(dim=0) + noise * (deviations.mean(dim=0) + between))
             labels += [c] * self.samples
         return torch.cat(features) if features else torch.empty(0, 0), torch.tensor(labels, dtype=torch.int64)
 
 
 class AuthorsFedProto(FedProto):
-    """A client sends a zero vector for each class that it lacks, and the server averages them in."""
+    """The prototype of a class that no participant of the round holds becomes zero, and features are drawn to it."""
 
     name: ClassVar = "fedproto"
 
-    def upload(self, client: Client) -> State:
-        """Prototypes of all classes."""
-        held = super().upload(client)
-        if not held:
-            return held
-        classes = torch.arange(len(client.counts), device=client.counts.device)
-        prototypes = held["prototypes"].new_zeros(len(classes), held["prototypes"].shape[1])
-        return {"classes": classes, "prototypes": prototypes.index_copy(0, held["classes"], held["prototypes"])}
+    def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
+        """C̄_c is the mean over this round's holders of c, and 0 where there are none."""
+        zeros = torch.zeros_like(server.state["head.prototypes"])
+        fresh = replace(server, state={**server.state, "head.prototypes": zeros})
+        super().aggregate(fresh, uploads)
+        server.state.update({"head.prototypes": zeros, "head.known": torch.ones_like(server.state["head.known"])})
 
 
 class AuthorsFedNH(FedNH):
-    """Class means are of the raw features, and every holder counts the same."""
+    """Class means are of the raw features, and every holder counts the same in their mean."""
 
     name: ClassVar = "fednh"
 
@@ -186,14 +185,11 @@ class AuthorsFedNH(FedNH):
         """Neither features nor means are brought to unit length."""
         return [(c, 1, h.mean(dim=0)) for c, h in client.class_features()]
 
-    def direction(self, sums: Tensor, weights: Tensor) -> Tensor:
-        """The plain mean over the holders."""
-        return sums / weights.clamp(min=1)[:, None]
-
 
 class AuthorsFedETF(FedETF):
     """Stage one of the finetuning trains everything with the balanced loss; in stage two β stays, each turn takes three
-    epochs, and the frozen encoder is in train mode, so that its BatchNorm statistics move."""
+    epochs with an optimiser of its own, and the frozen encoder is in train mode, so that its BatchNorm statistics
+    move."""
 
     name: ClassVar = "fedetf"
 
@@ -208,6 +204,7 @@ class AuthorsFedETF(FedETF):
         for _ in range(settings.rounds):
             turn(["head.V"], lr=settings.lr_etf, momentum=0, weight_decay=0)
             if self.projection:
+                client.momentum.clear()  # what train.keep_momentum keeps is of the rounds; here it starts from zero
                 turn(["head.projection"], lr=settings.lr_proj)
             client.note_accuracy()
 

@@ -57,10 +57,6 @@ class FedNH(Method):
         """Class, number of samples, and direction of the mean of h/‖h‖ in eval mode; 0 if features cancel out."""
         return [(c, len(h), unit(unit(h).mean(dim=0))) for c, h in client.class_features()]
 
-    def direction(self, sums: Tensor, weights: Tensor) -> Tensor:
-        """a_c from the weighted sums of means ``[C, D]`` and the sums of weights ``[C]``."""
-        return unit(sums)
-
     def class_vectors(self, state: Mapping[str, Tensor]) -> Tensor | None:
         """The prototypes W."""
         return state.get("head.W")
@@ -68,18 +64,17 @@ class FedNH(Method):
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """FedAvg for {u, s}; W_c ← unit(ρ W_c + (1−ρ) a_c), a_c the direction of the count-weighted sum of means."""
         W = server.state["head.W"]
-        sums, weights = torch.zeros_like(W), torch.zeros_like(W[:, 0])
+        sums = torch.zeros_like(W)
 
         def without_means(uploads: Iterable[Upload]) -> Iterator[Upload]:
             for upload in uploads:
                 if "classes" in upload.state:
                     classes, counts, means = (upload.state[name] for name in ("classes", "counts", "means"))
                     sums.index_add_(0, classes, counts[:, None] * means)
-                    weights.index_add_(0, classes, counts.to(weights))
                 yield _model_only(upload, server)
 
         super().aggregate(server, without_means(uploads))
-        moved = unit(self.rho * W + (1 - self.rho) * self.direction(sums, weights))
+        moved = unit(self.rho * W + (1 - self.rho) * unit(sums))
         held = sums.any(dim=1) & moved.any(dim=1)  # opposite directions can cancel out: then W_c stays
         if self.rho < 1:
             W[held] = moved[held]

@@ -86,18 +86,24 @@ def own_encoder(name: str, seed: int) -> nn.Module | None:
     return encoder
 
 
-def build_encoder(name: str, shape: tuple[int, ...]) -> Encoder:
+def build_encoder(name: str, shape: tuple[int, ...], fidelity: str = "paper") -> Encoder:
     """Build the encoder `name` for inputs of `shape`, (channels, height, width) or (length,).
 
-    The weights are drawn from PyTorch's global random generator. Raises UserError for an unknown name or a
-    shape that the model cannot take.
+    The weights are drawn from PyTorch's global random generator, as the encoder's own paper has it or, with fidelity
+    "authors", by PyTorch's default, which makes convolutions 1.7 to 2.5 times smaller. Raises UserError for an unknown
+    name or a shape that the model cannot take.
     """
     if name not in _MODELS:
         raise unknown("model", name, _MODELS, "package.module:factory of your own")
     if len(shape) not in (1, 3) or min(shape) < 1:
         raise UserError(f"inputs must be (channels, height, width) or (length,), not {shape}")
     size = math.prod(shape) if name == "mlp" else _channels(name, shape)
-    return _MODELS[name].build(size)
+    encoder = _MODELS[name].build(size)
+    if fidelity == "authors":
+        for module in encoder.modules():
+            if isinstance(module, nn.Conv2d):
+                module.reset_parameters()
+    return encoder
 
 
 def describe_models() -> list[ModelInfo]:

@@ -78,7 +78,9 @@ def planned(words: list[str]) -> Iterator[Cell]:
         raise SystemExit(f"error: give every command of the list an --out, which is below the queue's folder: {words}")
     if words[1] == "reproduce":
         part = chosen_part(options)
-        trials = plan_experiment(load_experiment(options.name), options.scale, part, given_settings(options), options.out)
+        trials = plan_experiment(
+            load_experiment(options.name), options.scale, part, given_settings(options), options.out
+        )
         yield from {trial.cell.folder: trial.cell for trial in trials}.values()
     elif words[1] == "compare":
         seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]

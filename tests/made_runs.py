@@ -49,7 +49,7 @@ def make_run(
         "method": method, "dataset": "digits", "model": "cnn", "seed": seed, "clients": clients, "rounds": rounds,
         "general": general[-1] if general else None, "general_last5": last5, "personal": personal,
         "personal_per_client": [personal] * clients,
-        "personal_curve": [level + 0.01 * i for i in range(22)] if method == "fedetf" else [],
+        "personal_curve": [min(1.0, level + 0.01 * i) for i in range(22)] if method == "fedetf" else [],
         "epochs_train": 3.0 * rounds, "epochs_personal": 3.0, "clients_without_test": 0, "clients_with_one_class": 0,
         "refused_updates": 0, "bytes_up": 4_000_000 * rounds, "bytes_down": 4_000_000 * rounds,
         "images_per_second": 1000.0,

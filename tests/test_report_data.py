@@ -206,15 +206,15 @@ def test_runs_that_cannot_be_shown_are_named() -> None:
     reasons = {problem.folder.name: problem.reason for problem in report.left_out}
     assert reasons == {
         "unfinished": "not finished, 5 rounds done; go on with: fedetf resume runs/unfinished",
-        "cut": "rounds.jsonl is damaged",
+        "cut": "rounds.jsonl is damaged: it is not JSON (Unterminated string starting at: line 1 column 14 (char 13))",
         "nan": "result.json is damaged (seed)",
         "no-partition": "partition.json is missing",
-        "empty": "result.json is damaged",
-        "list": "result.json is damaged",
-        "toml": "config.toml cannot be read",
+        "empty": "result.json is damaged: it is not JSON (Expecting value: line 1 column 1 (char 0))",
+        "list": "result.json is damaged: it is not JSON (nested too deep)",
+        "toml": "config.toml is not text in UTF-8",
         "other-classes": "partition.json is damaged: counts and classes do not match",
         "number": "config.toml is damaged: it names no method",
-        "folder": "rounds.jsonl cannot be read",
+        "folder": "rounds.jsonl is not a regular file; put one there, or remove it",
         "failed": "failed: RunError: <b>no</b> memory",
         "good-again": "has the settings and seed of runs/good, which is shown",
     }

@@ -13,6 +13,7 @@ from fedetf.config import resolve
 from fedetf.data.partition import make_partition
 from fedetf.errors import UserError
 from fedetf.methods import METHODS
+from fedetf.records import RoundLine, RunResult
 from fedetf.report.reproduction import _marked, really_run, write_reproduction
 from fedetf.reproduce.experiment import (
     Claim,
@@ -187,10 +188,16 @@ def test_a_part_of_an_experiment() -> None:
 # --- claims -----------------------------------------------------------------------------------------------------------
 
 
+def made_result(**values: object) -> RunResult:
+    costs = dict.fromkeys(("rounds", "epochs_train", "epochs_personal", "bytes_up", "bytes_down"), 0)
+    accuracies = {"general_last5": None, "personal": None}
+    return RunResult.model_validate({"method": "fedavg", "seed": 8, "clients": 1, **costs, **accuracies, **values})
+
+
 def made_up(**general: float) -> Results:
     def run(value: float, seed: int) -> Run:
-        rounds = [{"measures": {"nc2": value + t}} for t in range(7)]
-        return Run(seed, {"general_last5": value, "personal": None}, rounds, Path())
+        rounds = [RoundLine(round=t + 1, measures={"nc2": value + t}) for t in range(7)]
+        return Run(seed, made_result(general_last5=value), rounds, Path())
 
     return Results({(row, "here"): [run(value, 8), run(value, 9)] for row, value in general.items()})
 
@@ -217,7 +224,7 @@ def test_claims_in_one_line() -> None:
 
 def test_only_seeds_that_both_have_are_compared() -> None:
     results = made_up(A=0.3, B=0.4)
-    lucky = Run(10, {"general_last5": 0.9, "personal": None}, [], Path())
+    lucky = Run(10, made_result(general_last5=0.9), [], Path())
     results.runs["A", "here"].append(lucky)
     claim = Claim(text="t", metric="general", more="A", less=["B"])
     assert said(claim, results) == "t: no, -10.0 points"
@@ -252,9 +259,9 @@ def test_a_figure_of_measures_needs_them(no: str, capsys: pytest.CaptureFixture[
 
 
 def test_the_first_step_of_finetuning() -> None:
-    steps = Run(8, {"personal": 0.9, "personal_curve": [0.1, 0.5, 0.9]}, [], Path())
+    steps = Run(8, made_result(personal=0.9, personal_curve=[0.1, 0.5, 0.9]), [], Path())
     assert steps.value("personal_first") == 0.5
-    assert Run(8, {"personal": 0.9, "personal_curve": []}, [], Path()).value("personal_first") == 0.9
+    assert Run(8, made_result(personal=0.9), [], Path()).value("personal_first") == 0.9
 
 
 def test_the_best_two_are_those_on_common_seeds() -> None:
@@ -269,7 +276,8 @@ def test_a_damaged_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     next(tmp_path.glob("runs/*/result.json")).write_text("")
     capsys.readouterr()
     assert main(flags) == 2
-    assert "is damaged; remove that folder" in capsys.readouterr().err.splitlines()[-1]
+    assert "result.json is damaged: it is not JSON" in (said := capsys.readouterr().err.splitlines()[-1])
+    assert "and the same command makes it anew" in said
 
 
 def test_two_columns_in_one_claim() -> None:

@@ -247,7 +247,7 @@ def empty(path: Path) -> None:
 @pytest.mark.parametrize("damage", [cut_short, flip_a_bit, empty])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(stopped: Path, whole: Path, damage: Callable) -> None:
     damage(stopped / "checkpoints/round-00003.safetensors")
-    with pytest.warns(UserWarning, match="round-00003.safetensors is damaged .*going on from the one before"):
+    with pytest.warns(UserWarning, match="round-00003.safetensors cannot be used .*going on from the one before"):
         result = fedetf.resume(stopped)
     assert len(result.rounds) == 4
     assert_same_run(whole, stopped)
@@ -256,7 +256,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(stopped: Path, whole:
 def test_a_damaged_client_state_falls_back_as_well(stopped: Path, whole: Path) -> None:
     last = sorted((stopped / "clients").glob("*-00003.safetensors"))[0]
     cut_short(last)
-    with pytest.warns(UserWarning, match="round-00003.safetensors is damaged"):
+    with pytest.warns(UserWarning, match="round-00003.safetensors cannot be used"):
         fedetf.resume(stopped)
     assert_same_run(whole, stopped)
 
@@ -298,7 +298,9 @@ def test_if_no_checkpoint_can_be_read_nothing_is_thrown_away(stopped: Path) -> N
 
 def test_a_flipped_bit_in_a_client_state_is_noticed(stopped: Path, whole: Path) -> None:
     flip_a_bit(sorted((stopped / "clients").glob("*-00003.safetensors"))[0])
-    with pytest.warns(UserWarning, match=r"round-00003.safetensors is damaged \(its content has changed\)"):
+    with pytest.warns(
+        UserWarning, match=r"round-00003.safetensors cannot be used \(.*clients.*is damaged: its content has changed"
+    ):
         fedetf.resume(stopped)
     assert_same_run(whole, stopped)
 

@@ -19,6 +19,7 @@ from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.features import runs_once, with_encoder, with_features
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
+from fedetf.files import RECORD, is_file, read_text, real_folder
 from fedetf.heads import Net
 from fedetf.methods import Method, is_method, make_method
 from fedetf.models import is_model, own_encoder
@@ -109,8 +110,8 @@ class Result:
         elif self.folder is None:
             raise UserError("personal models are kept on disk only; give run(..., out='some/folder')")
         else:
-            path = self.folder / "personal" / f"{client}.safetensors"
-            if not path.is_file():
+            path = real_folder(self.folder / "personal") / f"{client}.safetensors"
+            if not is_file(path):
                 raise UserError(f"there is no personal model {path}; clients are 0 to {len(self.partition) - 1}")
             state = load_state(path)
         net.load_state_dict(with_encoder(net, state))
@@ -229,7 +230,7 @@ def run_settings(
 ) -> Settings:
     """The settings that a run folder holds, perhaps with another engine; ``given`` are the objects that are at hand."""
     config = folder / "config.toml"
-    if not config.is_file():
+    if not is_file(config):
         raise UserError(f"{folder} is no run folder: there is no config.toml in it")
     others = {} if engine is None and workers is None else {"engine.name": engine or "auto", "engine.workers": workers}
     settings = resolve(str(config), others)
@@ -336,7 +337,7 @@ def execute(
 def go_on(job: Job, folder: Path, listeners: Sequence[Listener], engine: Engine | None = None) -> Result:
     """Run what is missing of the run in ``folder``; the job is that of its settings."""
     written = folder / "partition.json"
-    if written.is_file() and written.read_text("utf-8") != job.partition.to_json():
+    if is_file(written) and read_text(written, RECORD) != job.partition.to_json():
         raise UserError(f"the data are not those that {folder} was made with: its partition.json differs")
     return execute(job, folder, listeners, resumed=True, engine=engine)
 

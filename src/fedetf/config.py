@@ -14,6 +14,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedetf.errors import UserError, unknown
+from fedetf.files import packaged, read_toml
 
 if sys.version_info >= (3, 11):
     from importlib.resources.abc import Traversable
@@ -26,7 +27,7 @@ else:  # the same, before they moved here
 
 Tree = dict[str, Any]
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=2**31)]  # more of anything is a slip, and would only fill the memory
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LAST = 5  # tables report the mean of so many last rounds, as the authors do
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -56,7 +57,7 @@ class DataSettings(Section):
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(0.3, description="of each client's data")
     limit: Count | None = Field(None, description="use at most so many training images, equally per class")
     test_limit: Count | None = Field(None, description="use at most so many images of the balanced test set")
-    size: Count | None = Field(None, description="resize images to size × size pixels")
+    size: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="resize images to size × size pixels")
     normalize: Literal["half", "imagenet", "none"] = Field(
         "half", description="(x − 0.5)/0.5 per channel, ImageNet's mean and std, or only x/255"
     )
@@ -84,7 +85,7 @@ class ModelSettings(Section):
 class TrainSettings(Section):
     """The rounds, and the local SGD (appendix B of the paper)."""
 
-    rounds: Count = Field(50, description="T, communication rounds")
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)] = Field(50, description="T, communication rounds")
     epochs: Count = Field(3, description="E, local epochs a round")
     participation: Fraction = Field(1.0, description="share of the clients that takes part in a round")
     batch_size: Count = Field(128, description="local batch size")
@@ -218,6 +219,8 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value
+    except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
+        raise UserError(f"--set {key.strip()}: the value is no setting; see: fedetf list settings") from None
 
 
 def to_toml(value: Any) -> str:
@@ -241,7 +244,7 @@ def preset_names() -> list[str]:
 
 def preset_description(name: str) -> str:
     """The first line of a preset, a comment that says what it is."""
-    return (_presets() / f"{name}.toml").read_text("utf-8").splitlines()[0].lstrip("# ")
+    return packaged("presets", f"{name}.toml").splitlines()[0].lstrip("# ")
 
 
 def _presets() -> Traversable:
@@ -249,28 +252,27 @@ def _presets() -> Traversable:
 
 
 def _read_preset(name: str) -> Tree:
-    return tomllib.loads((_presets() / f"{name}.toml").read_text("utf-8"))
+    return tomllib.loads(packaged("presets", f"{name}.toml"))
 
 
 def _read_source(source: str) -> Tree:
     if source in preset_names():
         return _read_preset(source)
     path = Path(source)
-    if not path.is_file():
+    if not path.exists():
         if path.suffix == ".toml":
             raise UserError(f"no settings file {source!r}; check the path, or see: fedetf list presets")
         raise unknown("preset", source, preset_names())
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{source} is not valid TOML: {error}") from None
+    return read_toml(path, links=True)  # what a user names, or the settings of a run
 
 
-def _dataset_defaults(dataset: str) -> Tree:
+def _dataset_defaults(dataset: Any) -> Tree:
     """The preset named like the dataset, or like the part before a dash: tiny-imagenet-subset -> tiny-imagenet."""
+    if not isinstance(dataset, str):
+        return {}  # said later, by the check of all settings
     fits = [name for name in preset_names() if dataset == name or dataset.startswith(f"{name}-")]
     presets = [_read_preset(name) for name in sorted(fits, key=len, reverse=True)]
-    return next((preset for preset in presets if dataset.startswith(preset["data"]["name"])), {})
+    return next((preset for preset in presets if dataset.startswith(_find(preset, "data", "name") or " ")), {})
 
 
 def _nest(flat: Mapping[str, Any]) -> Tree:

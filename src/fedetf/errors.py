@@ -16,6 +16,15 @@ def unknown(kind: str, name: str, known: Iterable[str], also: str = "") -> UserE
     return UserError(f"unknown {kind} {name!r}; {hint}choose from: {', '.join(names)}{also and f', or {also}'}")
 
 
+OUT_OF_MEMORY = "there is not enough memory; take fewer --workers, smaller batches or images, or a smaller --model"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: Python's own word for it, or PyTorch's, of a CPU or a GPU."""
+    said = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or said
+
+
 class RunError(RuntimeError):
     """A run that cannot go on, through no fault of the settings' form. One line; the command line exits with 1."""
 

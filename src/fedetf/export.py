@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from fedetf.errors import UserError, unknown
+from fedetf.files import make_folder, move, write_whole
 from fedetf.methods import Method
-from fedetf.runs import make_folder
-from fedetf.state import save_state, write_whole
+from fedetf.state import save_state
 from fedetf.use import Model, SavedModel, ready, saved_model
 
 INPUT, OUTPUT = "inputs", "probabilities"
@@ -71,13 +71,15 @@ def export(
     file = saved_model(Path(folder), client)
     model_ready = ready(file, method, model)
     make_folder(target.parent)
-    about = {**file.about, "settings": file.settings.portable(), "client": file.client, "accuracy": file.accuracy}
+    origin = file.about.model_dump(include={"method", "model", "dataset", "shape", "dtype", "classes"})
+    about = {**origin, "settings": file.settings.portable(), "client": file.client, "accuracy": file.accuracy}
     with TemporaryDirectory(dir=target.parent, prefix=".export-") as temporary:  # whole or not at all
         part = Path(temporary) / target.name
+        write_whole(Path(temporary) / card.name, model_card(model_ready, file, target).encode())
         WRITERS[target.suffix](model_ready, about, part)
-        for written in Path(temporary).iterdir():  # of a large ONNX model, also its file of weights
-            written.replace(target.parent / written.name)
-    write_whole(card, model_card(model_ready, file, target).encode())
+        # The model's own file last: of a large ONNX model there is a file of weights as well.
+        for written in sorted(Path(temporary).iterdir(), key=lambda path: path == part):
+            move(written, target.parent / written.name)
     return card
 
 

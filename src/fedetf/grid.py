@@ -1,8 +1,8 @@
 """A comparison: methods × seeds (× any setting with several values), each cell a run folder, and a table of them."""
 
+import contextlib
 import hashlib
 import itertools
-import json
 import math
 import shlex
 import statistics
@@ -19,10 +19,11 @@ from fedetf.config import Settings, resolve, to_toml
 from fedetf.data import Dataset, load_dataset
 from fedetf.errors import RunError, UserError
 from fedetf.federation import Listener
+from fedetf.files import is_file, make_folder, read_text, write_whole
 from fedetf.methods import find_method, make_method
 from fedetf.own_code import is_own, source_file
-from fedetf.runs import LOCK, file_name, make_folder
-from fedetf.state import write_whole
+from fedetf.records import read_result
+from fedetf.runs import LOCK, file_name
 
 COMMAND = "command.txt"  # in a comparison's folder: the commands that make it, one a line
 
@@ -38,7 +39,7 @@ class Cell:
     @property
     def done(self) -> bool:
         """Whether the run is there, from beginning to end."""
-        return (self.folder / "result.json").is_file()
+        return is_file(self.folder / "result.json")
 
     @property
     def name(self) -> str:
@@ -117,11 +118,12 @@ def compare(
     """
     overrides = {**from_short(short), **(settings or {})}
     folder, cells = plan(methods, seeds, preset, overrides, equal_budget, None if out is None else Path(out))
+    loaded = first_data(cells)
     make_folder(folder)
     try:
         with FileLock(folder / ".lock", timeout=0):
             _note(folder / COMMAND, command(methods, seeds, preset, overrides, equal_budget))
-            failed = run_cells(cells, progress or GridProgress())
+            failed = run_cells(cells, loaded, progress or GridProgress())
     except Timeout:
         raise UserError(f"another comparison is running in {folder}; wait for it, or give another --out") from None
     lines = collect([cell for cell in cells if cell.done])
@@ -146,7 +148,7 @@ def command(
 
 def _note(path: Path, line: str) -> None:
     """Add a command to those that made a folder, unless it is among them."""
-    before = path.read_text("utf-8").splitlines() if path.is_file() else []
+    before = read_text(path).splitlines() if is_file(path) else []
     write_whole(path, "".join(f"{each}\n" for each in dict.fromkeys([*before, line])).encode())
 
 
@@ -270,11 +272,8 @@ class GridProgress:
         """After each run: a word on how it went."""
 
 
-def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
-    """Run what is not there yet; return what failed and why."""
-    for cell in cells:
-        _check_same(cell)
-    loaded = {} if any(cell.done for cell in cells) else _first_data(cells)
+def run_cells(cells: Sequence[Cell], loaded: dict[Path, Dataset], progress: GridProgress) -> dict[str, str]:
+    """Run what is not there yet; return what failed and why. ``loaded`` is what :func:`first_data` gave."""
     failed = {}
     for number, cell in enumerate(cells, start=1):
         if cell.done:
@@ -283,7 +282,7 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
         listeners = progress.run_started(cell, number, len(cells))
         try:
             job = prepare(cell.settings, dataset=loaded.pop(cell.folder, None))
-            if (cell.folder / "config.toml").is_file():
+            if is_file(cell.folder / "config.toml"):
                 go_on(job, cell.folder, listeners)  # a run of this grid that was cut short, see _check_same
             else:
                 execute(job, cell.folder, listeners)
@@ -292,14 +291,27 @@ def run_cells(cells: Sequence[Cell], progress: GridProgress) -> dict[str, str]:
             known = isinstance(error, (UserError, RunError))
             reason = str(error) if known else f"{type(error).__name__}: {error}"
             failed[cell.name] = reason.split("\n")[0]
-            make_folder(cell.folder)
-            (cell.folder / "error.part").write_text(traceback.format_exc(), "utf-8")  # .part: the run is not whole
+            _keep_error(cell.folder, traceback.format_exc())
             progress.run_ended(cell, number, len(cells), f"failed: {failed[cell.name]}")
     return failed
 
 
-def _first_data(cells: Sequence[Cell]) -> dict[Path, Dataset]:
-    """The data of the first run that has any, by its folder; if no run has, the error, before anything is written."""
+def _keep_error(folder: Path, text: str) -> None:
+    """Leave the traceback in the run's folder, under a name that says that the run is not whole."""
+    with contextlib.suppress(OSError, UserError):  # the disk may be what failed
+        make_folder(folder)
+        write_whole(folder / "error.part", text.encode())
+
+
+def first_data(cells: Sequence[Cell]) -> dict[Path, Dataset]:
+    """The data of the first run that has any, by its folder; none if some runs are done.
+
+    If no run has data, or a folder holds another run than its own, the error comes before anything is written.
+    """
+    for cell in cells:
+        _check_same(cell)
+    if any(cell.done for cell in cells):
+        return {}
     errors: dict[str, UserError] = {}
     for cell in cells:
         key = repr(cell.settings.data)
@@ -338,13 +350,13 @@ def _check_same(cell: Cell) -> None:
     if not cell.folder.is_dir() or cell.folder.is_symlink():
         raise UserError(f"{cell.folder} is not a folder of this comparison; give another --out")
     config = cell.folder / "config.toml"
-    if not config.is_file():
+    if not is_file(config):
         if any(path.suffix != ".part" and path.name != LOCK for path in cell.folder.iterdir()):
             raise UserError(f"{cell.folder} exists and is not a run of this comparison; give another --out")
     elif deciding(resolve(str(config))) != deciding(cell.settings):
         raise UserError(f"{cell.folder} holds a run with other settings; give another --out")
     for name in (cell.settings.method.name, cell.settings.model.name):
-        if config.is_file() and _changed_since(name, config):
+        if is_file(config) and _changed_since(name, config):
             raise UserError(f"{name} has changed since {cell.folder} was made; give another --out")
 
 
@@ -372,15 +384,15 @@ def collect(cells: Sequence[Cell]) -> list[Line]:
     lines = []
     for row in dict.fromkeys(cell.row for cell in cells):
         group = [cell for cell in cells if cell.row == row]
-        results = [json.loads((cell.folder / "result.json").read_text("utf-8")) for cell in group]
+        results = [read_result(cell.folder) for cell in group]
         lines.append(
             Line(
                 row=dict(row),
-                seeds=[result["seed"] for result in results],
-                general=[r["general_last5"] for r in results if r["general_last5"] is not None],
-                personal=[r["personal"] for r in results if r["personal"] is not None],
-                epochs=statistics.mean(r["epochs_train"] + r["epochs_personal"] for r in results),
-                bytes_up=statistics.mean(r["bytes_up"] / r["clients"] for r in results),
+                seeds=[r.seed for r in results],
+                general=[r.general_last5 for r in results if r.general_last5 is not None],
+                personal=[r.personal for r in results if r.personal is not None],
+                epochs=statistics.mean(r.epochs_train + r.epochs_personal for r in results),
+                bytes_up=statistics.mean(r.bytes_up / r.clients for r in results),
             )
         )
     return lines

@@ -1,5 +1,6 @@
 """The run folder: settings, who held what, every round, checkpoints, models and the result."""
 
+import contextlib
 import json
 import re
 import signal
@@ -20,8 +21,10 @@ from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
+from fedetf.files import UnfitFile, append, is_file, make_folder, real_folder, remove, write_whole
 from fedetf.methods import Server
-from fedetf.state import load_checked, save_state, write_whole
+from fedetf.records import PersonalNote, fitting
+from fedetf.state import load_checked, save_state
 
 LOCK = ".lock"
 
@@ -42,21 +45,13 @@ def file_name(name: str) -> str:
 def check_free(path: Path) -> None:
     """Refuse a folder that holds something: nothing is overwritten silently."""
     if path.exists() and (not path.is_dir() or any(map(_is_content, path.iterdir()))):
-        go_on = f"; to go on with it: fedetf resume {path}" if (path / "config.toml").is_file() else ""
+        go_on = f"; to go on with it: fedetf resume {path}" if is_file(path / "config.toml") else ""
         raise UserError(f"{path} exists already and is not overwritten; give another --out, or remove it{go_on}")
 
 
 def _is_content(path: Path) -> bool:
     """Whether it is more than what a crash in a first moment can leave."""
     return path.name != LOCK and path.suffix != ".part"
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write to {path}: {error.strerror}; give another --out") from None
 
 
 @contextmanager
@@ -74,18 +69,22 @@ def locked(path: Path | None) -> Iterator[None]:
     try:
         yield
     finally:
-        (path / LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder may be gone, or not ours to write to any more
+            remove(path / LOCK)
         lock.release()
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait until a write is done."""
+    """Let Ctrl-C, SIGTERM and SIGHUP wait until a write is done."""
     if threading.current_thread() is not threading.main_thread():  # signals are not delivered to it anyway
         yield
         return
     held: list[int] = []
-    signals = (signal.SIGINT, signal.SIGTERM)
+    signals = [
+        number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
+    ]
+    signals = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.signal(number, lambda number, _: held.append(number)) for number in signals]
     try:
         yield
@@ -107,9 +106,9 @@ class RunFolder(Listener):
         """Write what is known before the first round, or what a run that was cut short had reached."""
         self._federation = federation
         make_folder(self.path)
-        if not (self.path / "config.toml").is_file():  # another engine may go on with a run, but its settings stay
+        if not is_file(self.path / "config.toml"):  # another engine may go on with a run, but its settings stay
             self._write("config.toml", federation.job.settings.to_toml())
-        make_folder(self.path / "checkpoints")
+        make_folder(real_folder(self.path / "checkpoints"))
         self._write("partition.json", federation.job.partition.to_json())
         self._write("schedule.json", json.dumps(federation.schedule))
         self._write("rounds.jsonl", "".join(map(_line, federation.records)))
@@ -117,8 +116,7 @@ class RunFolder(Listener):
     def round_done(self, record: Round, server: Server) -> None:
         """Append the round and, when it is time, write a checkpoint."""
         with undisturbed():
-            with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-                file.write(_line(record))
+            append(self.path / "rounds.jsonl", _line(record))
             every, last = self._federation.job.settings.engine.checkpoint, len(self._federation.schedule)
             if record.round == last and self._federation.classifiers:
                 vectors = {str(client): tensor for client, tensor in self._federation.classifiers.items()}
@@ -133,7 +131,7 @@ class RunFolder(Listener):
         """Keep a client's personal model, if it is here: that of a real site stays there."""
         if not personal.state:
             return
-        (self.path / "personal").mkdir(exist_ok=True)
+        make_folder(real_folder(self.path / "personal"))
         reached = {"client": personal.client, "accuracy": personal.accuracy, "curve": personal.curve}
         self._save(personal.state, _personal(personal.client), {**reached, "epochs": personal.epochs}, sync=False)
 
@@ -162,7 +160,7 @@ def about_model(job: Job) -> dict[str, Any]:
 
 def last_attempt(path: Path, clients: int, private: PrivateStates) -> Checkpoint | None:
     """How far the run in a folder came; None if not even one round is done."""
-    checkpoint = newest(path / "checkpoints", private)
+    checkpoint = newest(real_folder(path / "checkpoints"), private)
     if checkpoint is not None:
         done = (_personal_done(path, client) for client in range(clients))
         checkpoint.personals = {personal.client: personal for personal in done if personal is not None}
@@ -170,10 +168,12 @@ def last_attempt(path: Path, clients: int, private: PrivateStates) -> Checkpoint
 
 
 def _personal_done(path: Path, client: int) -> Personal | None:
+    file = path / _personal(client)
     try:
-        about, _ = load_checked(path / _personal(client))
-        return Personal(client, about["accuracy"], about["curve"], about["epochs"], state={})
-    except Exception:  # absent, or cut short when the machine went down: it is made again
+        about, _ = load_checked(file)
+        note = fitting(PersonalNote, about, str(file))
+        return Personal(client, note.accuracy, note.curve, note.epochs, state={})
+    except (UnfitFile, OSError):  # absent, or cut short when the machine went down: it is made again
         return None
 
 

@@ -1,16 +1,17 @@
 """Model state as a flat ``dict[str, Tensor]``: what travels, what is averaged, what is saved."""
 
 import json
-import os
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
+
+from fedetf.files import TENSORS, UnfitFile, checked, parse_json, write_whole
 
 State = dict[str, Tensor]
 
@@ -98,12 +99,20 @@ def save_state(state: Mapping[str, Tensor], path: Path, about: Mapping[str, Any]
 
 
 def load_checked(path: Path) -> tuple[dict[str, Any], State]:
-    """What :func:`save_state` was told about a file, and the file; raises a ValueError if its content has changed."""
+    """What :func:`save_state` was told about a file, and the file, if it is as it was written."""
+    state = load_state(path)
     with safe_open(path, framework="pt") as file:
-        about: dict[str, Any] = json.loads(file.metadata()["fedetf"])
-    state, expected = load_state(path), about.pop("check")
-    if _checksum(state, about) != expected:
-        raise ValueError("its content has changed")
+        note = (file.metadata() or {}).get("fedetf")
+    if note is None:
+        raise UnfitFile(f"{path} does not say what it is; it was not written by fedetf")
+    about = parse_json(note, str(path))
+    expected = about.pop("check", None) if isinstance(about, dict) else None
+    try:
+        whole = expected is not None and _checksum(state, about) == expected
+    except RecursionError:  # nested deeper than anything that can be written
+        whole = False
+    if not whole:
+        raise UnfitFile(f"{path} is damaged: its content has changed")
     return about, state
 
 
@@ -117,25 +126,10 @@ def _checksum(state: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
 
 def load_state(path: Path, device: str | torch.device = "cpu") -> State:
     """Read a safetensors file."""
-    return load_file(path, device=str(device))
-
-
-def write_whole(path: Path, content: bytes, sync: bool = True) -> None:
-    """Write a file under a temporary name, sync it and rename it: a crash never leaves half of it.
-
-    Without ``sync`` that holds for a crash of the program, not of the machine.
-    """
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as file:
-        file.write(content)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
-    if sync and hasattr(os, "O_DIRECTORY"):  # the new name as well
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(folder)
-        os.close(folder)
+    try:
+        return load_file(checked(path, TENSORS), device=str(device))
+    except SafetensorError as error:
+        raise UnfitFile(f"{path} is damaged: {str(error).splitlines()[0]}") from None
 
 
 def select(state: Mapping[str, Tensor], names: Iterable[str]) -> State:

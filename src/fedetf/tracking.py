@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from fedetf.config import flat
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
+from fedetf.files import is_file, read_text, real_folder, write_whole
 from fedetf.methods import Server
-from fedetf.state import write_whole
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -57,7 +57,7 @@ class TensorBoard(Listener):
         from torch.utils.tensorboard import SummaryWriter  # a quarter of a second that other users need not wait
 
         done = len(federation.records)
-        self._writer = SummaryWriter(str(self._folder), purge_step=done + 1 if done else None)
+        self._writer = SummaryWriter(str(real_folder(self._folder)), purge_step=done + 1 if done else None)
 
     def round_done(self, record: Round, server: Server) -> None:
         """Log one round."""
@@ -127,9 +127,9 @@ class MLflow(Listener):
         from mlflow.exceptions import MlflowException
 
         path = self._folder and self._folder / self.RUN_ID
-        if path is None or not path.is_file():
+        if path is None or not is_file(path):
             return None
-        run = path.read_text("utf-8").strip()
+        run = read_text(path).strip()
         try:
             self._client.get_run(run)
         except MlflowException:  # another store than before, or a run that was deleted there

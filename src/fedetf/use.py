@@ -1,11 +1,10 @@
 """A trained model in use: ``fedetf.load`` gives one that takes raw inputs and answers with probabilities."""
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +16,11 @@ from fedetf.data.load import IMAGE_ENDINGS
 from fedetf.engines.job import Prepare, build_net, preparation
 from fedetf.errors import UserError
 from fedetf.features import with_encoder
+from fedetf.files import UnfitFile, is_file, real_folder
 from fedetf.heads import Net
 from fedetf.methods import Method, find_method, is_method, make_method
-from fedetf.models import is_model, own_encoder
+from fedetf.models import encoder_shapes, is_model, own_encoder
+from fedetf.records import MOST_INPUTS, ModelNote, fitting, read_holdings, read_result
 from fedetf.state import State, load_checked
 
 
@@ -120,9 +121,11 @@ def ready(file: "SavedModel", method: type[Method] | None = None, model: nn.Modu
     if file.client is None and not found.has_global:
         raise UserError(f"{settings.method.name} has no global model; choose a client's, with --client K (client=K)")
     built = make_method(settings.method.model_dump(), settings.fidelity, found if method else None)
-    inputs = Inputs(tuple(file.about["shape"]), getattr(torch, file.about["dtype"]))
+    inputs = Inputs(tuple(file.about.shape), getattr(torch, file.about.dtype))
     encoder = model if model is not None else own_encoder(settings.model.name, settings.seed)
-    classes: list[str] = file.about["classes"]
+    classes = file.about.classes
+    if encoder is None:
+        _check_encoder(file, inputs)
     net = build_net(settings, built, inputs.example(), len(classes), encoder)
     try:
         net.load_state_dict(with_encoder(net, file.state))
@@ -133,13 +136,21 @@ def ready(file: "SavedModel", method: type[Method] | None = None, model: nn.Modu
     return Model(net, built, file.client is not None, prepare, inputs, classes)
 
 
+def _check_encoder(file: "SavedModel", inputs: Inputs) -> None:
+    """Refuse a file whose tensors are not those of its encoder, before memory is taken for what it claims to be."""
+    for name, shape in encoder_shapes(file.settings.model.name, inputs.shape).items():
+        found = file.state.get(f"encoder.{name}")
+        if found is None or found.shape != shape:
+            raise UnfitFile(f"{file.path} is damaged: it holds no encoder {file.settings.model.name} for such inputs")
+
+
 @dataclass(frozen=True)
 class SavedModel:
     """A model's file, and the settings of the run that it is from."""
 
     path: Path
     settings: Settings
-    about: Mapping[str, Any]
+    about: ModelNote
     state: State
     client: int | None
     accuracy: float | None  # the personal one of a client's model, the general one of the global
@@ -148,27 +159,26 @@ class SavedModel:
 def saved_model(path: Path, client: int | str | None) -> SavedModel:
     """The model's file in a run folder, or an exported file, which carries its settings."""
     if path.is_file():
-        about, state = _read(path)
-        if "settings" not in about:
+        about, state = _read(path, links=True)
+        if about.settings is None:
             raise UserError(f"{path} is a file of a run; give the folder of the run")
         if client is not None:
             raise UserError(f"{path} holds one model; leave the client out")
-        settings = validated(Settings, about["settings"])
-        return SavedModel(path, settings, about, state, about["client"], about["accuracy"])
+        settings = validated(Settings, about.settings)
+        return SavedModel(path, settings, about, state, about.client, about.accuracy)
     config = path / "config.toml"
-    if not config.is_file():
+    if not is_file(config):
         raise UserError(f"{path} is no run folder: there is no config.toml in it")
-    if not (path / "result.json").is_file():
+    if not is_file(path / "result.json"):
         raise UserError(f"the run in {path} is not done; finish it with: fedetf resume {path}")
     file = path / "model.safetensors"
     if client is not None:
         client = _number(path, client)
-        file = path / "personal" / f"{client}.safetensors"
-        if not file.is_file():
+        file = real_folder(path / "personal") / f"{client}.safetensors"
+        if not is_file(file):
             raise UserError(_no_client(path, client))
     about, state = _read(file)
-    result = json.loads((path / "result.json").read_text("utf-8"))
-    accuracy = result["general"] if client is None else about["accuracy"]
+    accuracy = read_result(path).general if client is None else about.accuracy
     return SavedModel(file, resolve(str(config)), about, state, client, accuracy)
 
 
@@ -185,27 +195,25 @@ def _number(path: Path, client: int | str) -> int:
 
 def _sites(path: Path) -> list[str]:
     """The names of the clients, where they have any."""
-    names: list[str] = json.loads((path / "partition.json").read_text("utf-8")).get("sites", [])
-    return names
+    return read_holdings(path).sites
 
 
 def _no_client(path: Path, client: int | str) -> str:
     if not (path / "personal").is_dir():
         return f"{path} has no personal models; leave the client out"
-    clients = json.loads((path / "result.json").read_text("utf-8"))["clients"]
+    clients = read_result(path).clients
     named = f", or by name: {', '.join(_sites(path))}" if _sites(path) else ""
     return f"{path} has no client {client}; clients are 0 to {clients - 1}{named}"
 
 
-def _read(path: Path) -> tuple[dict[str, Any], State]:
-    try:
-        about, state = load_checked(path)
-    except Exception as error:  # whatever a file of another kind can do to the library that reads it
-        reason = str(error).split("\n")[0]
-        raise UserError(f"cannot read the model {path} ({reason}); make it again") from None
+def _read(path: Path, links: bool = False) -> tuple[ModelNote, State]:
+    about, state = load_checked(path.resolve() if links else path)
     if "shape" not in about:
         raise UserError(f"{path} was written by an older fedetf and does not say what it takes; run it again")
-    return about, state
+    note = fitting(ModelNote, about, str(path))
+    if prod(note.shape) > MOST_INPUTS:
+        raise UnfitFile(f"{path} is damaged: its model would take {prod(note.shape):,} numbers at once")
+    return note, state
 
 
 def image_files(paths: Sequence[Path]) -> list[Path]:
@@ -230,7 +238,7 @@ def read_images(paths: Sequence[Path], inputs: Inputs) -> Tensor:
     channels, height, width = inputs.shape
     blocks = []
     for path in paths:
-        if not path.is_file():
+        if not path.exists():
             raise UserError(f"no file {str(path)!r}; give files of images")
         pixels = picture_pixels(path, (width, height), str(path))
         if pixels.shape[2] > channels:

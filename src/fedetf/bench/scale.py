@@ -14,6 +14,7 @@ from fedetf.data.partition import Partition
 from fedetf.engines.forkserver import fork_server
 from fedetf.engines.private import PrivateStates
 from fedetf.federation import Federation
+from fedetf.files import read_text
 from fedetf.runs import RunFolder
 
 
@@ -93,7 +94,7 @@ def _group(pid: int) -> int | None:
 
 def _proportional_size(pid: str) -> int:
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        lines = read_text(Path(f"/proc/{pid}/smaps_rollup")).splitlines()
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

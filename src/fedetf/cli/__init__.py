@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -13,28 +14,79 @@ from typing import Any, NoReturn
 from fedetf import __version__
 from fedetf.cli import bench, compare, diagnose, flower, lists, partition, report, reproduce, run, use
 from fedetf.cli.flags import Parser
-from fedetf.errors import RunError, StepError, UserError
+from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0 done, 1 failed, 2 bad input, 130 interrupted."""
-    with contextlib.suppress(ValueError):  # not in the main thread, where nobody sends signals
-        signal.signal(signal.SIGTERM, _interrupt)
+    _listen()
     try:
         options = build_parser().parse_args(arguments)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             options.command(options)
+        sys.stdout.flush()  # a full disk behind it shows here, not when Python ends
     except UserError as error:
         return _fail(error, 2)
     except RunError as error:
         return _fail(error, 1)
     except KeyboardInterrupt as interrupt:
-        print("interrupted" if not interrupt.args else f"interrupted; {interrupt}", file=sys.stderr)
+        _say("interrupted" if not interrupt.args else f"interrupted; {interrupt}")
         return 130
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
+        _discard_output()
+    except OSError as error:
+        _discard_output()
+        return _fail(RunError(_in_words(error)), 2 if error.errno in BAD_NAMES else 1)
+    except Exception as error:
+        if is_out_of_memory(error):
+            return _fail(RunError(OUT_OF_MEMORY), 1)
+        if os.environ.get("FEDETF_DEBUG"):
+            raise
+        return _fail(RunError(f"{UNEXPECTED} ({type(error).__name__}: {str(error).splitlines()[:1]})"), 1)
     return 0
+
+
+UNEXPECTED = "fedetf met something that it does not know; FEDETF_DEBUG=1 shows where, please report it"
+BAD_NAMES = {errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
+ADVICE = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit on the size of files",
+    errno.EACCES: "make it readable and writable, or choose another folder",
+    errno.EPERM: "make it readable and writable, or choose another folder",
+    errno.EROFS: "choose another folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+def _listen() -> None:
+    """Take SIGTERM, and the end of a terminal, like Ctrl-C; print any name, also one that is not text."""
+    with contextlib.suppress(ValueError):  # not in the main thread, where nobody sends signals
+        signal.signal(signal.SIGTERM, _interrupt)
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(signal.SIGHUP, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _in_words(error: OSError) -> str:
+    """What the system refused, where, and what to do."""
+    where = f"{error.filename}: " if error.filename is not None else ""
+    advice = ADVICE.get(error.errno or 0, "check the path")
+    return f"{where}{error.strerror or error}; {advice}, and call again: what was done is kept"
+
+
+def _discard_output() -> None:
+    """Let nothing more go to standard output, which cannot take it, not even what is still to be flushed."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody may be there any more to read it
+        print(text, file=sys.stderr)
 
 
 def _interrupt(*_: Any) -> NoReturn:
@@ -43,14 +95,15 @@ def _interrupt(*_: Any) -> NoReturn:
 
 
 def _fail(error: Exception, status: int) -> int:
-    if isinstance(error, StepError) and error.__cause__ is not None:
-        traceback.print_exception(error.__cause__)
-    print(f"error: {error}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        if isinstance(error, StepError) and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
+    _say(f"error: {' '.join(str(error).split())}")
     return status
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    _say(f"warning: {message}")
 
 
 def build_parser() -> argparse.ArgumentParser:

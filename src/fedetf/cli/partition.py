@@ -26,10 +26,10 @@ def partition_command(options: argparse.Namespace) -> None:
     """``fedetf partition``."""
 
     from fedetf.data import deal_out, load_dataset
+    from fedetf.files import make_folder, write_whole
     from fedetf.report.figures import partition_figure, save_figure
     from fedetf.report.tables import partition_table
-    from fedetf.runs import check_free, default_folder, make_folder
-    from fedetf.state import write_whole
+    from fedetf.runs import check_free, default_folder
 
     settings = chosen_settings(options)
     out: Path = options.out or default_folder(settings, "partition")

@@ -67,10 +67,11 @@ def run_command(options: argparse.Namespace) -> None:
 def resume_command(options: argparse.Namespace) -> None:
     """``fedetf resume``."""
     from fedetf.api import go_on, run_settings
+    from fedetf.files import is_file
 
     folder: Path = options.folder
     settings = run_settings(folder, options.engine, options.workers)
-    if (folder / "result.json").is_file():
+    if is_file(folder / "result.json"):
         print(f"the run in {folder} was complete before", file=sys.stderr)
     _start_early(settings)
     _show_run(settings, folder, lambda job, listeners: go_on(job, folder, listeners))

@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from fedetf.errors import UserError
+from fedetf.files import PICTURE, read_bytes
 
 Pixels = NDArray[np.uint8]
 Picture = bytes | Path | Image.Image
@@ -48,7 +49,7 @@ def picture_pixels(picture: Picture, size: tuple[int, int] | None, where: str) -
                 "values to 0 to 255 and save it with 8 bits"
             )
         image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError) as error:
         unidentified = isinstance(error, UnidentifiedImageError)
         reason = "not an image that Pillow knows" if unidentified else str(error).replace("\n", " ")
         raise UserError(f"cannot read {_name(picture, where)}: {reason}; replace or remove it") from None
@@ -63,7 +64,7 @@ def _name(picture: Picture, where: str) -> str:
 
 
 def _file(picture: bytes | Path) -> io.BytesIO:
-    return io.BytesIO(picture if isinstance(picture, bytes) else picture.read_bytes())
+    return io.BytesIO(picture if isinstance(picture, bytes) else read_bytes(picture, PICTURE, links=True))
 
 
 def _check_sizes(arrays: Sequence[Pixels], where: str) -> None:

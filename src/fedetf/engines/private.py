@@ -1,13 +1,16 @@
 """What clients keep between rounds: on disk, one file for each client, read when the client's turn comes."""
 
-import os
+import re
 import shutil
 import tempfile
 import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from fedetf.files import make_folder, matching, real_folder, remove, sync
 from fedetf.state import State, load_checked, load_state, save_state
+
+NAME = re.compile(r"\d+-\d{5,}\.safetensors(\.part)?")  # a client, and a round
 
 
 class PrivateStates:
@@ -19,7 +22,7 @@ class PrivateStates:
 
     def __init__(self, folder: Path | None = None):
         self._temporary = folder is None
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="fedetf-"))
+        self.folder = real_folder(folder or Path(tempfile.mkdtemp(prefix="fedetf-")))
         if self._temporary:
             weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.rounds: dict[int, int] = {}  # client -> round of the file that counts
@@ -35,7 +38,7 @@ class PrivateStates:
         """Make ``state`` what the client keeps from ``round`` on."""
         if not state:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         path = self._path(client, round)
         save_state(state, path, {"client": client, "round": round}, sync=False)
         if client in self.rounds:
@@ -49,8 +52,7 @@ class PrivateStates:
     def sync(self) -> None:
         """Wait until all that clients keep is on the disk: a checkpoint that names it may follow."""
         for path in self._unsynced:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(path)
         self._unsynced.clear()
 
     def checkpoint_written(self) -> None:
@@ -66,14 +68,14 @@ class PrivateStates:
     def remove_others(self, needed: Collection[tuple[int, int]]) -> None:
         """Remove what a run that was cut short left behind; ``needed`` are the (client, round) of its checkpoints."""
         kept = {self._path(client, round).name for client, round in needed}
-        for path in self.folder.glob("*") if self.folder.is_dir() else ():
+        for path in matching(self.folder, NAME):
             if path.name not in kept:
-                path.unlink()
+                remove(path)
 
     def _path(self, client: int, round: int) -> Path:
         return self.folder / f"{client}-{round:05d}.safetensors"
 
     def _remove(self, paths: list[Path]) -> None:
         for path in paths:
-            path.unlink(missing_ok=True)
+            remove(path)
         paths.clear()

@@ -8,7 +8,7 @@ from fedetf.data.samples import Samples
 from fedetf.engines.compiled import Encode, compiled
 from fedetf.engines.job import Job, placed, preparation
 from fedetf.engines.steps import Personal, Result, Step, Trained
-from fedetf.errors import RunError, StepError, UserError
+from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory
 from fedetf.measure import class_statistics, count_correct
 from fedetf.methods import Scope, Upload
 from fedetf.rng import global_stream
@@ -65,6 +65,8 @@ class Worker:
         except (UserError, RunError):
             raise
         except Exception as error:  # whatever a method can raise
+            if is_out_of_memory(error):
+                raise RunError(f"{step}: {OUT_OF_MEMORY}") from None
             raise StepError(f"{step}: {type(error).__name__}: {error}") from error
 
     def train(self, client_id: int, round: int, received: State, private: State) -> Trained:

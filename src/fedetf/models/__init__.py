@@ -23,7 +23,16 @@ from fedetf.models.resnet import ResNet
 from fedetf.own_code import is_own, load_own, loaded
 from fedetf.rng import global_stream
 
-__all__ = ["Encoder", "ModelInfo", "build_encoder", "describe_models", "is_model", "model_names", "own_encoder"]
+__all__ = [
+    "Encoder",
+    "ModelInfo",
+    "build_encoder",
+    "describe_models",
+    "encoder_shapes",
+    "is_model",
+    "model_names",
+    "own_encoder",
+]
 
 MIN_SIZE = 8  # pixels: densenet121 halves an image three times, rounding down, and one must be left
 
@@ -111,9 +120,18 @@ def describe_models() -> list[ModelInfo]:
     return [_describe(name) for name in _MODELS]
 
 
-def _describe(name: str) -> ModelInfo:
+def encoder_shapes(name: str, shape: tuple[int, ...]) -> dict[str, torch.Size]:
+    """The shapes of an encoder's tensors, by name, for inputs of `shape`; nothing is allocated for it."""
+    return {key: tensor.shape for key, tensor in _unallocated(name, shape).state_dict().items()}
+
+
+def _unallocated(name: str, shape: tuple[int, ...]) -> Encoder:
     with torch.device("meta"):  # shapes without memory or random numbers
-        encoder = build_encoder(name, (3, 32, 32))
+        return build_encoder(name, shape)
+
+
+def _describe(name: str) -> ModelInfo:
+    encoder = _unallocated(name, (3, 32, 32))
     parameters = sum(p.numel() for p in encoder.parameters() if p.requires_grad)
     return ModelInfo(name, _MODELS[name].description, parameters, encoder.features)
 

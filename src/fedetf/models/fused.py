@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import tempfile
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from torch.nn.functional import relu
 from torch.nn.grad import conv2d_input
 
 from fedetf.errors import UserError
+from fedetf.files import make_folder, move, packaged, read_text, write_whole
 
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared"]
 WIDTH = 16  # channels come in multiples of it
@@ -148,24 +148,24 @@ def _kernels() -> ctypes.CDLL:
 
 def _build() -> Path:
     """Build the kernels for this machine, unless they are in the cache; whole or not at all, whoever else does."""
-    source = resources.files("fedetf.models").joinpath("fused.cpp").read_text("utf-8")
+    source = packaged("models", "fused.cpp")
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise UserError("there is no C++ compiler (c++, g++ or clang++, or $CXX)")
     cpu = Path("/proc/cpuinfo")
-    machine = cpu.read_text().split("\n\n")[0] if cpu.exists() else platform.processor()
+    machine = read_text(cpu).split("\n\n")[0] if cpu.exists() else platform.processor()
     steady = [line for line in machine.splitlines() if line.startswith(("model", "flags", "vendor", "Features"))]
     key = hashlib.blake2b("\n".join([source, compiler, *FLAGS, *steady]).encode(), digest_size=8).hexdigest()
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedetf"
     built = folder / f"fused-{key}.so"
     if not built.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             here = Path(temporary)
-            (here / "fused.cpp").write_text(source, "utf-8")
+            write_whole(here / "fused.cpp", source.encode())
             command = [compiler, *FLAGS, "-o", str(here / "fused.so"), str(here / "fused.cpp")]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise UserError(f"{compiler} cannot build the kernels: {done.stderr.strip().splitlines()[-1:]}")
-            (here / "fused.so").replace(built)
+            move(here / "fused.so", built)
     return built

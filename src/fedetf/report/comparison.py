@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fedetf.files import write_whole
 from fedetf.grid import Comparison, Line, failures
-from fedetf.state import write_whole
 
 BEST = 2  # so many of each setting are in bold, as in the paper's tables
 

@@ -1,5 +1,6 @@
 """Pictures: who holds what, and accuracy over the rounds."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedetf.data import Partition
+from fedetf.files import write_whole
 
 MOST_CLIENTS = 100
 MOST_LABELS = 20
@@ -67,6 +69,8 @@ def _draw_curve(axes: Axes, name: str, seeds: np.ndarray, marker: str) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a picture as PNG and return where it is."""
-    figure.savefig(path, dpi=150)
+    """Write a picture as its name's ending says, PNG or PDF, and return where it is."""
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:], dpi=150)
+    write_whole(path, content.getvalue())
     return path

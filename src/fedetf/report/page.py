@@ -7,20 +7,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from fedetf import __version__
 from fedetf.errors import UserError
+from fedetf.files import make_folder, packaged, write_whole
 from fedetf.report import sections
 from fedetf.report.curves import ACCURACY, FINETUNING, LOSS, Chart, curve, measure_charts
 from fedetf.report.groups import Grid, arrange, show
 from fedetf.report.html import Html, join, safe_json, tag, text
 from fedetf.report.runs_data import Problem, Run, gather
-from fedetf.runs import make_folder
-from fedetf.state import write_whole
 
 SCRIPTS = ("chart.js", "holds.js", "page.js")
 MOST_CLIENTS = 100  # in the chart of who holds what
@@ -110,7 +108,7 @@ def render(grid: Grid, left_out: Sequence[Problem] = (), about: About | None = N
 
 
 def _file(name: str) -> str:
-    return resources.files("fedetf.report").joinpath(name).read_text("utf-8")
+    return packaged("report", name)
 
 
 def _hash(script: str) -> str:

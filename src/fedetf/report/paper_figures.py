@@ -1,10 +1,7 @@
 """The paper's figures, drawn from an experiment's runs."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +10,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from fedetf.data import Partition
+from fedetf.records import read_holdings
 from fedetf.report.figures import MARKERS, draw_holdings
 from fedetf.reproduce.results import Run
 from fedetf.reproduce.run import Reproduction
@@ -36,16 +34,12 @@ def figure1(found: Reproduction) -> Figure:
     lowest = min(_cosines(each).min() for each in vectors)
     for place, (column, run) in enumerate(zip(columns, examples, strict=True)):
         holdings, cosines, tsne = (figure.add_subplot(grid[place, panel]) for panel in (1, 2, 3))
-        draw_holdings(holdings, np.array([c["counts"] for c in _partition(run.folder)["clients"]]), size=80)
+        counts = [client.counts for client in read_holdings(run.folder).clients]
+        draw_holdings(holdings, np.array(counts), size=80)
         holdings.set(title=f"who holds what, {column}, seed {run.seed}", xlabel="client", ylabel="class")
         _draw_cosines(figure, cosines, vectors[place], float(lowest))
         _draw_tsne(tsne, vectors[place])
     return figure
-
-
-def _partition(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "partition.json").read_text("utf-8"))
-    return found
 
 
 def _draw_decline(axes: Axes, found: Reproduction, row: str, columns: Sequence[str]) -> None:
@@ -164,11 +158,11 @@ def _dimension(found: Reproduction, row: str) -> int:
     given = trial.cell.settings.method.model_dump().get("dim")
     if given is not None:
         return int(given)
-    return len(_partition(trial.cell.folder)["classes"])
+    return len(read_holdings(trial.cell.folder).classes)
 
 
 def _draw_finetuning(axes: Axes, found: Reproduction, column: str) -> None:
-    curves = [run.result["personal_curve"] for run in found.results.runs.get((FEDETF, column), [])]
+    curves = [run.result.personal_curve for run in found.results.runs.get((FEDETF, column), [])]
     if curves:
         axes.plot(np.mean(curves, axis=0), marker="o", markersize=4, label="FedETF")
     baseline = found.results.values("FedAvg", column, "personal")

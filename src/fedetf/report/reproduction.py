@@ -7,15 +7,15 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedetf.files import make_folder, write_whole
 from fedetf.grid import conditions, failures
 from fedetf.report.comparison import BEST, mean_and_spread
+from fedetf.report.figures import save_figure
 from fedetf.report.page import About, write_report
 from fedetf.report.paper_figures import FIGURES
 from fedetf.reproduce.experiment import ACCURACIES
 from fedetf.reproduce.results import in_the_paper, judge, paper_values, sentence
 from fedetf.reproduce.run import Reproduction
-from fedetf.runs import make_folder
-from fedetf.state import write_whole
 
 # Short words, so that a terminal has room for them; LEGEND says what they are.
 MEASURES = {
@@ -50,7 +50,7 @@ def write_reproduction(found: Reproduction) -> list[Path]:
         figure.supxlabel(textwrap.fill(note, width=int(LETTERS * figure.get_figwidth())), fontsize="x-small")
         for suffix in (".png", ".pdf"):
             paths.append(found.folder / f"{found.stem}{suffix}")
-            figure.savefig(paths[-1], dpi=150)
+            save_figure(figure, paths[-1])
     done = {trial.cell.folder for trial in found.trials if trial.cell.done}
     if done:
         about = About(found.experiment.title, [_scale(found), *verdicts(found)])
@@ -87,7 +87,7 @@ def to_markdown(found: Reproduction) -> str:
         parts.append(f"## {found.heading(column)}\n\n{what}: {really_run(found, [column])}.\n")
         if found.trials:
             parts += [accuracy_table(found, column), measures_table(found, column)]
-    if any(run.rounds[-1].get("measures") for runs in found.results.runs.values() for run in runs):
+    if any(run.rounds[-1].measures for runs in found.results.runs.values() for run in runs):
         parts.append(LEGEND)
     parts.append("".join(f"- {line}\n" for line in verdicts(found)))
     parts += failures(found.failed)
@@ -155,7 +155,7 @@ def to_csv(found: Reproduction) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     runs = [run for runs in found.results.runs.values() for run in runs]
-    measured = dict.fromkeys(name for run in runs for line in run.rounds for name in line.get("measures", {}))
+    measured = dict.fromkeys(name for run in runs for line in run.rounds for name in line.measures)
     metrics = (*ACCURACIES, *measured)
     writer.writerow(["setting", "method", "seed", *metrics, "run"])
     for (row, column), runs in found.results.runs.items():

@@ -1,73 +1,15 @@
 """Finds run folders and reads what they hold; what is unfinished or damaged is named, not raised."""
 
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
+from typing import Any
 
 from fedetf.config import flat
 from fedetf.errors import UserError
+from fedetf.files import RECORD, UnfitFile, is_file, read_text, read_toml
 from fedetf.grid import COMMAND, by_reason
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # the same, before it moved here
-    import tomli as tomllib
-
-
-def _finite_or_none(value: Any) -> Any:
-    return None if value in (float("inf"), float("-inf")) or value != value else value
-
-
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Maybe = Annotated[Number | None, BeforeValidator(_finite_or_none)]  # JSON as Python writes it may hold NaN
-
-
-class RoundLine(BaseModel):
-    """What the page shows of a line of rounds.jsonl."""
-
-    round: int
-    loss: Maybe = None
-    general: Maybe = None
-    seconds: Number = 0.0
-    measures: dict[str, Maybe] = {}
-    refused: dict[int, str] = {}
-    missing: dict[int, str] = {}
-
-
-class RunResult(BaseModel):
-    """What the page shows of result.json."""
-
-    method: str
-    seed: int
-    clients: Annotated[int, Field(ge=1)]
-    rounds: int
-    general_last5: Maybe
-    personal: Maybe
-    personal_curve: list[Maybe] = []
-    epochs_train: Number
-    epochs_personal: Number
-    bytes_up: Number
-    bytes_down: Number
-
-
-class Held(BaseModel):
-    """What one client holds, of partition.json."""
-
-    counts: list[Annotated[int, Field(ge=0)]]
-
-
-class Holdings(BaseModel):
-    """Who holds what, of partition.json."""
-
-    classes: Annotated[list[str], Field(min_length=1)]
-    clients: Annotated[list[Held], Field(min_length=1)]
-    sites: list[str] = []  # the names of clients, if they have any
-    elsewhere: bool = False  # with real sites, who tell nobody
+from fedetf.records import Holdings, RoundLine, RunResult, read_holdings, read_result, read_rounds
 
 
 @dataclass(frozen=True)
@@ -104,9 +46,6 @@ def _named(folders: Sequence[str]) -> str:
     return ", ".join(folders[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-M = TypeVar("M", bound=BaseModel)
-
-
 def gather(folders: Sequence[Path]) -> tuple[list[Run], list[Problem]]:
     """All runs in some folders, at any depth, each once."""
     runs, problems = [], []
@@ -114,8 +53,10 @@ def gather(folders: Sequence[Path]) -> tuple[list[Run], list[Problem]]:
     for folder in dict.fromkeys(found for found_here in found_in.values() for found in found_here):
         try:
             runs.append(_read(folder))
-        except _UnusableError as error:
-            problems.append(Problem(folder, str(error)))
+        except UserError as error:
+            problems.append(Problem(folder, str(error).replace(f"{folder}/", "")))  # it is named anyway
+        except OSError as error:
+            problems.append(Problem(folder, f"cannot be read: {error.strerror}"))
     if not runs and not problems:
         raise UserError(f"no run in {', '.join(map(str, folders))}; give folders that fedetf run or compare wrote")
     empty = [Problem(given, "holds no run") for given, found_here in found_in.items() if not found_here]
@@ -125,7 +66,7 @@ def gather(folders: Sequence[Path]) -> tuple[list[Run], list[Problem]]:
 def _found_in(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise UserError(f"no folder {str(folder)!r}; give the --out of a run or a comparison")
-    if (folder / "config.toml").exists() or (folder / "result.json").exists() or (folder / "error.part").exists():
+    if any(_exists(folder / name) for name in ("config.toml", "result.json", "error.part")):
         yield folder
         return
     for path in sorted(folder.iterdir()):
@@ -133,71 +74,42 @@ def _found_in(folder: Path) -> Iterator[Path]:
             yield from _found_in(path)
 
 
-class _UnusableError(Exception):
-    """A run that cannot be shown."""
-
-
 def _read(folder: Path) -> Run:
     settings = _settings(folder)
-    if not (folder / "result.json").exists():
-        raise _UnusableError(_how_far(folder))
-    result = _checked(RunResult, folder / "result.json")
-    lines = _text(folder / "rounds.jsonl").splitlines()
-    try:
-        rounds = TypeAdapter(list[RoundLine]).validate_python([json.loads(line) for line in lines])
-    except (ValueError, RecursionError):  # of JSON or of its content
-        raise _UnusableError("rounds.jsonl is damaged") from None
-    if [line.round for line in rounds] != list(range(1, result.rounds + 1)):
-        raise _UnusableError(f"rounds.jsonl is damaged: it does not hold rounds 1 to {result.rounds}")
-    holdings = _checked(Holdings, folder / "partition.json")
-    if any(len(held.counts) != len(holdings.classes) for held in holdings.clients):
-        raise _UnusableError("partition.json is damaged: counts and classes do not match")
+    if not _exists(folder / "result.json"):
+        raise UserError(_how_far(folder))
+    result, rounds, holdings = read_result(folder), read_rounds(folder), read_holdings(folder)
+    if len(rounds) != result.rounds:
+        raise UnfitFile(f"rounds.jsonl is damaged: it does not hold rounds 1 to {result.rounds}")
     command = folder.parent / COMMAND
-    return Run(folder, settings, result, rounds, holdings, _text(command).splitlines() if command.is_file() else [])
+    return Run(folder, settings, result, rounds, holdings, read_text(command).splitlines() if is_file(command) else [])
 
 
 def _settings(folder: Path) -> dict[str, Any]:
     config, error = folder / "config.toml", folder / "error.part"
-    if not config.exists() and error.exists():
-        raise _UnusableError(f"failed: {_last_line(error)}")
-    try:
-        settings = flat(tomllib.loads(_text(config)))
-    except tomllib.TOMLDecodeError:
-        raise _UnusableError("config.toml is damaged") from None
+    if not _exists(config):
+        raise UserError(f"failed: {_last_line(error)}" if _exists(error) else "config.toml is missing")
+    settings = flat(read_toml(config))
     if not isinstance(settings.get("method.name"), str):
-        raise _UnusableError("config.toml is damaged: it names no method")
+        raise UnfitFile("config.toml is damaged: it names no method")
     settings.pop("measure.mlflow", None)  # pages are passed on, and an address may hold a password
     return settings
 
 
 def _how_far(folder: Path) -> str:
     """What to say of a run without a result."""
-    if (folder / "error.part").exists():
+    if _exists(folder / "error.part"):
         return f"failed: {_last_line(folder / 'error.part')}"
     rounds = folder / "rounds.jsonl"
-    done = len(_text(rounds).splitlines()) if rounds.exists() else 0
+    done = len(read_text(rounds, RECORD).splitlines()) if _exists(rounds) else 0
     return f"not finished, {done} round{'' if done == 1 else 's'} done; go on with: fedetf resume {folder}"
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except FileNotFoundError:
-        raise _UnusableError(f"{path.name} is missing") from None
-    except (OSError, UnicodeDecodeError):
-        raise _UnusableError(f"{path.name} cannot be read") from None
+def _exists(path: Path) -> bool:
+    """Whether something has that name, be it a link."""
+    return path.exists() or path.is_symlink()
 
 
 def _last_line(path: Path) -> str:
-    lines = _text(path).strip().splitlines()
+    lines = read_text(path).strip().splitlines()
     return lines[-1].removeprefix("fedetf.errors.").removeprefix("UserError: ") if lines else "no reason is on record"
-
-
-def _checked(model: type[M], path: Path) -> M:
-    try:
-        return model.model_validate(json.loads(_text(path)))
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise _UnusableError(f"{path.name} is damaged{f' ({where})' if where else ''}") from None
-    except (ValueError, RecursionError):
-        raise _UnusableError(f"{path.name} is damaged") from None

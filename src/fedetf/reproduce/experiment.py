@@ -12,6 +12,7 @@ from pydantic import Field
 
 from fedetf.config import Section, Settings, flat, resolve, validated
 from fedetf.errors import UserError, unknown
+from fedetf.files import packaged
 from fedetf.grid import Cell, deciding
 from fedetf.runs import file_name
 
@@ -121,7 +122,7 @@ def _folder() -> Any:
 
 
 def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads((_folder() / f"{name}.toml").read_text("utf-8"))
+    return tomllib.loads(packaged("presets", "paper", f"{name}.toml"))
 
 
 @dataclass(frozen=True)
@@ -211,9 +212,7 @@ def _check(experiment: Experiment, scale: ScaleName, part: Part, overrides: Mapp
     own |= {key for column in experiment.column for key in column.settings(scale) or {}}
     for key in overrides:
         if key in own:
-            raise UserError(
-                f"{key} is set by the experiment itself; of its parts choose by --columns, --dataset, --methods, --seeds"
-            )
+            raise UserError(f"{key} is set by the experiment itself; of its parts choose by {', '.join(part.flags)}")
     if not experiment.row:
         return  # it has no runs to choose from
     known = {row.settings["method.name"] for row in experiment.row}

@@ -1,15 +1,15 @@
 """What came of an experiment's runs, and whether the paper's claims hold in it."""
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fedetf.config import LAST
 from fedetf.errors import UserError
+from fedetf.files import UnfitFile
+from fedetf.records import RoundLine, RunResult, read_result, read_rounds
 from fedetf.reproduce.experiment import ACCURACIES, FIRST_STEP, Claim, Experiment, Trial
 
 
@@ -18,26 +18,23 @@ class Run:
     """A finished run, from its folder."""
 
     seed: int
-    result: dict[str, Any]
-    rounds: list[dict[str, Any]]
+    result: RunResult
+    rounds: list[RoundLine]
     folder: Path
 
     def value(self, metric: str) -> float | None:
         """An accuracy, or a measure of neural collapse as the mean over the last five rounds; None if it has none."""
-        found: float | None
         if metric in ACCURACIES:
-            found = self.result["general_last5" if metric == "general" else metric]
-            return found
+            return self.result.general_last5 if metric == "general" else self.result.personal
         if metric == FIRST_STEP:
-            found = [self.result["personal"], *self.result["personal_curve"][:2]][-1]
-            return found
-        values = [r.get("measures", {}).get(metric) for r in self.rounds[-LAST:]]
+            return [self.result.personal, *self.result.personal_curve[:2]][-1]
+        values = [line.measures.get(metric) for line in self.rounds[-LAST:]]
         known = [value for value in values if value is not None]
         return statistics.mean(known) if known else None
 
     def curve(self, metric: str) -> list[float]:
         """A value per round, NaN where it was not measured."""
-        values = (r.get(metric) if metric == "general" else r.get("measures", {}).get(metric) for r in self.rounds)
+        values = (line.general if metric == "general" else line.measures.get(metric) for line in self.rounds)
         return [math.nan if value is None else value for value in values]
 
 
@@ -72,13 +69,10 @@ def collect(trials: Sequence[Trial]) -> Results:
 def read_run(folder: Path) -> Run:
     """A run folder's result and rounds."""
     try:
-        result = json.loads((folder / "result.json").read_text("utf-8"))
-        rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text("utf-8").splitlines()]
-        return Run(result["seed"], result, rounds, folder)
-    except (OSError, ValueError, LookupError, TypeError):  # of the file, of JSON, of its content
-        raise UserError(
-            f"the run in {folder} is damaged; remove that folder, and the same command makes it anew"
-        ) from None
+        result = read_result(folder)
+        return Run(result.seed, result, read_rounds(folder), folder)
+    except UnfitFile as error:
+        raise UserError(f"{error}; remove {folder}, and the same command makes it anew") from None
 
 
 LEVEL = 5e-4  # 0.05 points of accuracy: what is not shown decides nothing

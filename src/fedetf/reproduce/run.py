@@ -11,7 +11,7 @@ from typing import Any
 from fedetf.config import MACHINE, Settings, resolve
 from fedetf.data import Partition, deal_out, load_dataset
 from fedetf.errors import UserError
-from fedetf.grid import GridProgress, run_cells
+from fedetf.grid import GridProgress, first_data, run_cells
 from fedetf.reproduce.experiment import Experiment, Part, Scale, ScaleName, Trial, load_experiment, load_scale, plan
 from fedetf.reproduce.results import Results, collect
 from fedetf.runs import file_name, locked
@@ -81,9 +81,10 @@ def reproduce(
     elsewhere = [] if out is None else ["--out", str(out)]
     out = out or Path("runs") / f"reproduce-{scale}"
     trials = plan(experiment, scale, part, overrides, out)
-    unique = {trial.cell.folder: trial.cell for trial in trials}
+    cells = list({trial.cell.folder: trial.cell for trial in trials}.values())
+    loaded = first_data(cells)
     with locked(out):
-        failed = run_cells(list(unique.values()), progress or GridProgress())
+        failed = run_cells(cells, loaded, progress or GridProgress())
     decisive = {key: value for key, value in overrides.items() if key not in BESIDE}
     given = [*([part.name] if part.name else []), *(f"{key}={value}" for key, value in decisive.items())]
     settings: dict[str, list[Settings]] = {}

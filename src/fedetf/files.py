@@ -1,0 +1,219 @@
+"""The one door to the disk: every file that fedetf reads, writes or removes goes through here.
+
+A run folder or a model file may come from a stranger. So inside a run folder no link is followed, only regular files
+are read, and no more of them than a file of their kind can hold; temporary files are new ones; and nothing is removed
+but regular files. Whatever the system refuses comes out as an OSError that names the path.
+"""
+
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import IO, Any
+
+from fedetf.errors import UserError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the same, before it moved here
+    import tomli as tomllib
+
+MIB = 2**20
+# The most that a file of a kind may hold: settings and notes; JSON about rounds and clients; tensors; a picture.
+NOTE, RECORD, TENSORS, PICTURE = 4 * MIB, 512 * MIB, 64 * 1024 * MIB, 1024 * MIB
+
+
+class UnfitFile(UserError):  # noqa: N818  # it is the file that is unfit, not the caller that erred
+    """A file that is not what it should be: a link, a device, too large, or damaged."""
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def checked(path: Path, most: int, links: bool = False) -> Path:
+    """``path``, if it is a regular file of at most so many bytes; for libraries that open files themselves."""
+    with _opened(path, most, links):
+        return path
+
+
+def read_bytes(path: Path, most: int, links: bool = False) -> bytes:
+    """The content of a regular file of at most ``most`` bytes; ``links``: it may be behind one, as a user's own may."""
+    with _opened(path, most, links) as file, _naming(path):
+        return file.read(most)
+
+
+def read_text(path: Path, most: int = NOTE, links: bool = False) -> str:
+    """The same as text, which is UTF-8."""
+    try:
+        return read_bytes(path, most, links).decode("utf-8")
+    except UnicodeDecodeError:
+        raise UnfitFile(f"{path} is not text in UTF-8") from None
+
+
+def read_json(path: Path, most: int = RECORD) -> Any:
+    """The same as JSON."""
+    return parse_json(read_text(path, most), str(path))
+
+
+def parse_json(text: str, where: str) -> Any:
+    """JSON from anybody: what is malformed, or nested without end, is one line."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnfitFile(f"{where} is damaged: it is not JSON ({_brief(error)})") from None
+
+
+def read_toml(path: Path, links: bool = False) -> dict[str, Any]:
+    """The same as TOML."""
+    try:
+        return tomllib.loads(read_text(path, NOTE, links))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UnfitFile(f"{path} is not valid TOML: {_brief(error)}") from None
+
+
+def packaged(*names: str) -> str:
+    """A text that ships with the package, by its folders and its name."""
+    return resources.files("fedetf").joinpath(*names).read_text("utf-8")
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a regular file of that name, and no link to one."""
+    with _naming(path):
+        try:
+            return stat.S_ISREG(path.lstat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
+def matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
+    """The regular files in a folder whose names match as a whole, by name; none if there is no such folder."""
+    if not folder.is_dir():
+        return []
+    with _naming(folder):
+        return sorted(path for path in real_folder(folder).iterdir() if pattern.fullmatch(path.name) and is_file(path))
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_whole(path: Path, content: bytes, sync: bool = True, private: bool = False) -> None:
+    """Write a file under a temporary name, sync it and rename it: a crash never leaves half of it.
+
+    Without ``sync`` that holds for a crash of the program, not of the machine. ``private``: for the owner's eyes only,
+    from the first moment.
+    """
+    temporary = path.with_name(path.name + ".part")
+    with _naming(path):
+        temporary.unlink(missing_ok=True)  # what a crash left, or a link that somebody put there
+        new = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o600 if private else 0o666)
+        try:
+            with os.fdopen(new, "wb") as file:
+                file.write(content)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)  # a full disk is not made fuller
+            raise
+        if sync:
+            _sync_folder(path.parent)
+
+
+def append(path: Path, text: str) -> None:
+    """Add text at the end of a regular file, or to a new one."""
+    with _naming(path):
+        if path.is_symlink() or path.exists():
+            _check_regular(path, path.lstat(), most=sys.maxsize)
+        end = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NOFOLLOW | _CLOEXEC, 0o666)
+        with os.fdopen(end, "ab") as file:
+            file.write(text.encode())
+
+
+def sync(path: Path) -> None:
+    """Wait until a file is on the disk."""
+    with _naming(path), path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def move(path: Path, to: Path) -> None:
+    """Give a file another name, in one step; what had that name is gone."""
+    with _naming(to):
+        path.replace(to)
+
+
+def make_folder(path: Path, private: bool = False) -> None:
+    """Make a folder and those above it; ``private``: for the owner's eyes only."""
+    try:
+        path.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror}; give another --out") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {path}: no permission; give another --out")
+
+
+def remove(path: Path) -> None:
+    """Remove a regular file, if it is there; anything else of that name stays."""
+    if is_file(path):
+        with _naming(path):
+            path.unlink(missing_ok=True)
+
+
+def real_folder(path: Path) -> Path:
+    """``path``, unless it is a link: a folder inside a run folder is a folder, or not there yet."""
+    if path.is_symlink():
+        raise UnfitFile(f"{path} is a link; a run folder holds no links, so remove it")
+    return path
+
+
+# --- how --------------------------------------------------------------------------------------------------------------
+
+# Not every system has all of these.
+_NOFOLLOW, _NONBLOCK, _CLOEXEC = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))
+
+
+@contextmanager
+def _opened(path: Path, most: int, links: bool) -> Iterator[IO[bytes]]:
+    """A regular file of bounded size; a FIFO does not make the reader wait."""
+    if not links and path.is_symlink():
+        raise UnfitFile(f"{path} is a link; links are not followed here, so put the file itself there")
+    with _naming(path):
+        _check_regular(path, path.stat(), most)  # a device may do something when it is opened
+        descriptor = os.open(path, os.O_RDONLY | (0 if links else _NOFOLLOW) | _NONBLOCK | _CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
+
+
+def _check_regular(path: Path, status: os.stat_result, most: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise UnfitFile(f"{path} is not a regular file; put one there, or remove it")
+    if status.st_size > most:
+        raise UnfitFile(f"{path} has {status.st_size / MIB:,.0f} MiB; a file of its kind has at most {most // MIB:,}")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let an error of the system name the path, which a failed write or read does not by itself."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system can tell."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def _brief(error: Exception) -> str:
+    return "nested too deep" if isinstance(error, RecursionError) else str(error).split("\n")[0]

@@ -1,0 +1,139 @@
+"""What the files of a run folder say, checked as they are read: whoever wrote them may be a stranger.
+
+A damaged or missing file is an UnfitFile, one line that names it.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, Field, RootModel, ValidationError
+
+from fedetf.files import RECORD, UnfitFile, is_file, parse_json, read_text
+
+M = TypeVar("M", bound=BaseModel)
+
+MOST_INPUTS = 2**26  # numbers in one input: an image of 4,700 × 4,700 pixels in colour
+
+
+def _finite_or_none(value: Any) -> Any:
+    return None if value in (float("inf"), float("-inf")) or value != value else value
+
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Maybe = Annotated[Number | None, BeforeValidator(_finite_or_none)]  # JSON as Python writes it may hold NaN
+Accuracy = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[Accuracy | None, BeforeValidator(_finite_or_none)]
+
+
+class RoundLine(BaseModel):
+    """A line of rounds.jsonl."""
+
+    round: Count
+    loss: Maybe = None
+    general: Share = None
+    seconds: Number = 0.0
+    measures: dict[str, Maybe] = {}
+    refused: dict[int, str] = {}
+    missing: dict[int, str] = {}
+
+
+class RoundLines(RootModel[list[RoundLine]]):
+    """rounds.jsonl."""
+
+
+class RunResult(BaseModel):
+    """result.json."""
+
+    method: str
+    seed: Count
+    clients: Annotated[Count, Field(ge=1)]
+    rounds: Count
+    general: Share = None
+    general_last5: Share
+    personal: Share
+    personal_curve: list[Accuracy] = []
+    epochs_train: Number
+    epochs_personal: Number
+    bytes_up: Number
+    bytes_down: Number
+
+
+class Held(BaseModel):
+    """What one client holds, of partition.json."""
+
+    counts: list[Count]
+
+
+class Holdings(BaseModel):
+    """Who holds what: partition.json, less the indices."""
+
+    classes: Annotated[list[str], Field(min_length=1)]
+    clients: Annotated[list[Held], Field(min_length=1)]
+    sites: list[str] = []  # the names of clients, if they have any
+    elsewhere: bool = False  # with real sites, who tell nobody
+
+
+class ModelNote(BaseModel):
+    """What a model's file says of it."""
+
+    method: str
+    model: str
+    dataset: str
+    shape: Annotated[list[Annotated[int, Field(ge=1, le=MOST_INPUTS)]], Field(min_length=1, max_length=8)]
+    dtype: Literal["uint8", "float32"]
+    classes: Annotated[list[str], Field(min_length=1, max_length=1_000_000)]
+    settings: dict[str, Any] | None = None  # of the run, in a file that is not in its folder
+    client: Count | None = None
+    accuracy: Share = None
+
+
+class PersonalNote(BaseModel):
+    """What a personal model's file says of the stage that it came from."""
+
+    accuracy: Share
+    curve: list[Accuracy]
+    epochs: Annotated[Number, Field(ge=0)]
+
+
+def read_result(folder: Path) -> RunResult:
+    """The result of a run that is done."""
+    return _read(RunResult, folder / "result.json")
+
+
+def read_rounds(folder: Path) -> list[RoundLine]:
+    """Its rounds, in order."""
+    path = folder / "rounds.jsonl"
+    lines = [parse_json(line, str(path)) for line in _text(path).splitlines()]
+    rounds = fitting(RoundLines, lines, str(path)).root
+    if [line.round for line in rounds] != list(range(1, len(rounds) + 1)):
+        raise UnfitFile(f"{path} is damaged: its rounds are not 1 to {len(rounds)}")
+    return rounds
+
+
+def read_holdings(folder: Path) -> Holdings:
+    """Who held what in it."""
+    path = folder / "partition.json"
+    holdings = _read(Holdings, path)
+    if any(len(held.counts) != len(holdings.classes) for held in holdings.clients):
+        raise UnfitFile(f"{path} is damaged: counts and classes do not match")
+    return holdings
+
+
+def fitting(kind: type[M], content: Any, where: str) -> M:
+    """``content`` as ``kind``; the first thing that does not fit is said in one line."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise UnfitFile(f"{where} is damaged{f' ({place})' if place else ''}") from None
+
+
+def _read(kind: type[M], path: Path) -> M:
+    return fitting(kind, parse_json(_text(path), str(path)), str(path))
+
+
+def _text(path: Path) -> str:
+    if not is_file(path) and not path.is_symlink():
+        raise UnfitFile(f"{path} is missing")
+    return read_text(path, RECORD)

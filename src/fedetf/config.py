@@ -28,6 +28,7 @@ else:  # the same, before they moved here
 Tree = dict[str, Any]
 
 Count = Annotated[int, Field(ge=1, le=2**31)]  # more of anything is a slip, and would only fill the memory
+Times = Annotated[int, Field(ge=0, le=1_000_000)]  # how often something is done
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LAST = 5  # tables report the mean of so many last rounds, as the authors do
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -85,8 +86,8 @@ class ModelSettings(Section):
 class TrainSettings(Section):
     """The rounds, and the local SGD (appendix B of the paper)."""
 
-    rounds: Annotated[int, Field(ge=1, le=1_000_000)] = Field(50, description="T, communication rounds")
-    epochs: Count = Field(3, description="E, local epochs a round")
+    rounds: Annotated[Times, Field(ge=1)] = Field(50, description="T, communication rounds")
+    epochs: Annotated[Times, Field(ge=1)] = Field(3, description="E, local epochs a round")
     participation: Fraction = Field(1.0, description="share of the clients that takes part in a round")
     batch_size: Count = Field(128, description="local batch size")
     lr: NonNegative = Field(0.01, description="learning rate of the first round")
@@ -115,9 +116,9 @@ class PersonalSettings(Section):
     """The personal stage after the last round (Algorithm 2 for FedETF)."""
 
     enabled: bool = Field(True, description="false leaves the stage out")
-    epochs: Annotated[int, Field(ge=0)] | None = Field(None, description="epochs of each phase; left out: train.epochs")
+    epochs: Times | None = Field(None, description="epochs of each phase; left out: train.epochs")
     lr: NonNegative | None = Field(None, description="learning rate; left out: the decayed one of round T+1")
-    rounds: Annotated[int, Field(ge=0)] = Field(20, description="T_p, turns of ETF and projection (FedETF)")
+    rounds: Times = Field(20, description="T_p, turns of ETF and projection (FedETF)")
     lr_etf: NonNegative = Field(0.1, description="learning rate of the ETF's turn (FedETF)")
     lr_proj: NonNegative = Field(0.05, description="learning rate of the projection's turn (FedETF)")
 

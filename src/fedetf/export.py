@@ -62,9 +62,9 @@ def export(
     ['0', '1', '2']
     """
     target = Path(to)
-    card = target.with_name(target.name + ".md")
     if target.suffix not in WRITERS:
         raise unknown("kind of file", target.suffix or target.name, WRITERS)
+    card = target.with_name(target.name + ".md")
     for path in (target, card):
         if path.exists():
             raise UserError(f"{path} exists already and is not overwritten; give another --to, or remove it")

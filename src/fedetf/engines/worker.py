@@ -129,6 +129,7 @@ class Worker:
         return sums
 
     def _client(self, id: int, round: int, received: State, private: State, epochs: int, lr: float) -> Client:
+        self._check_kept(id, private)
         received = self._load(received, private)
         settings, partition = self.job.settings, self.job.partition
         kept = {name.removeprefix(MOMENTUM): t for name, t in private.items() if name.startswith(MOMENTUM)}
@@ -156,6 +157,14 @@ class Worker:
             epochs=epochs,
             lr=lr,
         )
+
+    def _check_kept(self, client: int, private: State) -> None:
+        """Refuse what a client kept, if it does not fit: a file may have been tampered with."""
+        known = {**self._initial, **self._client_state}
+        for name, tensor in private.items():
+            wanted = known.get(name.split(".", 2)[2] if name.startswith(MOMENTUM) else name)
+            if wanted is None or (tensor.shape, tensor.dtype) != (wanted.shape, wanted.dtype):
+                raise RunError(f"what client {client} kept is not of this run ({name!r}); begin a new one")
 
     def _compiled(self) -> Encode:
         """The encoder compiled for whole batches; one that is frozen runs once, and is left as it is."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.config import Count, Positive
+from fedetf.config import Positive, Times
 from fedetf.methods.base import Method, Rows, Server
 from fedetf.rng import torch_stream
 from fedetf.sgd import SGD
@@ -39,8 +39,8 @@ class CCVR(Method):
         "covariances": Rows(torch.float64, 2),
     }
 
-    samples: Count = Field(10, description="virtual features per class")  # appendix B
-    epochs: int = Field(100, ge=0, description="of calibration")  # appendix B
+    samples: Annotated[Times, Field(ge=1)] = Field(10, description="virtual features per class")  # appendix B
+    epochs: Times = Field(100, description="of calibration")  # appendix B
     lr: Positive = Field(0.01, description="of calibration")
 
     def summarise(self, client: Client) -> State:

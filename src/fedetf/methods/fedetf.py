@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field
@@ -28,7 +28,9 @@ class FedETF(Method):
     citation: ClassVar = "Li et al., ICCV 2023"
 
     gamma: NonNegative = Field(1.0, description="strength of the balanced loss")
-    dim: Count | None = Field(None, description="d, dimension of the ETF; left out: the number of classes")
+    dim: Annotated[Count, Field(le=65_536)] | None = Field(
+        None, description="d, dimension of the ETF; left out: the number of classes"
+    )
     beta: Positive = Field(1.0, description="temperature at the start")
     projection: bool = Field(True, description="false: an ablation, the ETF in the encoder's own dimension")
     balanced: bool = Field(True, description="false: an ablation, plain cross entropy")

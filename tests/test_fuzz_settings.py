@@ -1,0 +1,145 @@
+"""Any settings, any command line: a result, or one line that says what is wrong."""
+
+import tempfile
+import tomllib
+from pathlib import Path
+
+import pytest
+from fuzz import call, examples, mutated, scalars, texts, untouched, values
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedetf.cli import build_parser
+from fedetf.config import Settings, describe_settings, parse_assignment, resolve
+from fedetf.errors import UserError
+
+KEYS = [key for key, _, _ in describe_settings()]
+DEFAULTS = Settings().model_dump()
+# What bounds the work of a run; it wins over what was drawn.
+SMALL = ["data.limit=30", "data.test_limit=20", "data.clients=2", "train.rounds=1", "train.epochs=1", "train.lr=0.01"]
+SMALL += ["personal.enabled=false", "engine.name=serial", "engine.device=cpu", "engine.compile=false"]
+SMALL += ["measure.tensorboard=false", "data.size=8", "model.name=mlp", "method.name=fedavg", "data.name=digits"]
+
+
+def one_line(error: UserError) -> str:
+    assert "\n" not in str(error)
+    return str(error)
+
+
+@examples(300)
+@given(st.data())
+def test_any_tree_is_settings_or_one_line(data: st.DataObject) -> None:
+    tree = mutated(data.draw, DEFAULTS)
+    if not isinstance(tree, dict):
+        return
+    try:
+        settings = Settings.model_validate(resolve(None, flat_overrides(tree)).model_dump())
+    except UserError as error:
+        assert one_line(error)
+        return
+    again = Settings.model_validate(tomllib.loads(settings.to_toml()))
+    assert again.to_toml() == settings.to_toml()
+
+
+def flat_overrides(tree: dict) -> dict:
+    """By dotted key, sections left whole where they are no sections."""
+    found = {}
+    for section, content in tree.items():
+        if isinstance(content, dict) and isinstance(DEFAULTS.get(section), dict):
+            found |= {f"{section}.{key}": value for key, value in content.items()}
+        else:
+            found[section] = content
+    return found
+
+
+@examples(300)
+@given(st.sampled_from([*KEYS, "method.mu", "nonsense", "", ".", "data.", "a.b.c"]), st.one_of(texts, values))
+def test_any_assignment_is_a_setting_or_one_line(key: str, value: object) -> None:
+    try:
+        resolve(None, dict([parse_assignment(f"{key}={value}")]))
+    except UserError as error:
+        assert one_line(error)
+
+
+@examples(100)
+@given(st.text(max_size=300), st.integers(0, 3))
+def test_any_file_is_settings_or_one_line(text: str, kind: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "settings.toml")
+        path.write_bytes(
+            [text.encode(errors="surrogateescape"), ("a=" + "[" * 5000).encode(), b"\xff" * 9, text.encode("utf-16")][
+                kind
+            ]
+        )
+        try:
+            resolve(str(path))
+        except UserError as error:
+            assert one_line(error)
+
+
+def word(draw: st.DrawFn) -> str:
+    return draw(st.one_of(texts, scalars.map(str))).replace("\x00", "").encode(errors="replace").decode()
+
+
+@st.composite
+def command_lines(draw: st.DrawFn) -> list[str]:
+    """A command with flags that it has or has not, each with a value of any kind."""
+    known = {
+        "run": ["--method", "--dataset", "--model", "--clients", "--alpha", "--participation", "--seed", "--out"],
+        "partition": ["--dataset", "--clients", "--alpha", "--seed", "--out", "--site-column"],
+        "compare": ["--methods", "--seeds", "--alpha", "--out", "--equal-budget"],
+        "report": ["--out"],
+        "resume": ["--engine", "--workers"],
+        "predict": ["--client", "--top", "--format"],
+        "export": ["--client", "--to"],
+        "reproduce": ["--scale", "--columns", "--methods", "--seeds", "--dataset"],
+        "list": ["--json"],
+        "bench": ["--repeats"],
+    }
+    command = draw(st.sampled_from([*known, "nonsense", "--help", "--version"]))
+    flags = known.get(command, [])
+    line = [command]
+    for _ in range(draw(st.integers(0, 3))):
+        line += [draw(st.sampled_from(flags))] if flags and draw(st.booleans()) else []
+        line += [word(draw)] if draw(st.booleans()) else []
+    if command in ("run", "partition", "compare"):
+        for _ in range(draw(st.integers(0, 2))):
+            line += ["--set", f"{draw(st.sampled_from(KEYS))}={word(draw)}"]
+        line += [each for setting in SMALL for each in ("--set", setting) if keeps(command, setting)]
+    if command == "bench":
+        line += ["--scale", "-1"]  # the measurements themselves are no matter of words
+    if command == "reproduce":
+        line += ["--set", "data.alpha=3"]  # which every experiment refuses: nothing is run
+    return line
+
+
+def keeps(command: str, setting: str) -> bool:
+    return not (command == "compare" and setting.startswith("method.name"))
+
+
+@examples(150)
+@given(command_lines())
+def test_any_command_line_keeps_the_contract(line: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        victim, work = Path(folder, "victim"), Path(folder, "work")
+        victim.mkdir()
+        (victim / "keep").write_text("mine")
+        work.mkdir()
+        patch.chdir(work)
+        patch.delenv("FEDETF_DATA", raising=False)
+        with untouched(victim):
+            status, _, _ = call(*line)
+        if status == 2:  # bad input leaves nothing behind
+            assert not list(work.iterdir()), line
+
+
+def test_the_parser_knows_every_command_that_is_tried() -> None:
+    for command in ("run", "partition", "compare", "report", "resume", "predict", "export", "reproduce", "list"):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args([command, "--help"])
+
+
+@pytest.mark.parametrize("text", ["a=" + "[" * 5000, "seed=" + "9" * 5000])
+def test_values_without_end(text: str) -> None:
+    with pytest.raises(UserError):
+        resolve(None, dict([parse_assignment(text)]))

@@ -116,13 +116,14 @@ def load_state(path: Path, device: str | torch.device = "cpu") -> State:
     return load_file(path, device=str(device))
 
 
-def write_whole(path: Path, content: bytes, sync: bool = True) -> None:
+def write_whole(path: Path, content: bytes, sync: bool = True, private: bool = False) -> None:
     """Write a file under a temporary name, sync it and rename it: a crash never leaves half of it.
 
-    Without ``sync`` that holds for a crash of the program, not of the machine.
+    Without ``sync`` that holds for a crash of the program, not of the machine. What is ``private`` is for its owner
+    only; else the umask decides.
     """
     temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as file:
+    with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o600 if private else 0o666)) as file:
         file.write(content)
         if sync:
             file.flush()

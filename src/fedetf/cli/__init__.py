@@ -14,6 +14,7 @@ from fedetf import __version__
 from fedetf.cli import bench, compare, diagnose, flower, lists, partition, report, reproduce, run, use
 from fedetf.cli.flags import Parser
 from fedetf.errors import RunError, StepError, UserError
+from fedetf.redact import redacted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,13 +45,13 @@ def _interrupt(*_: Any) -> NoReturn:
 
 def _fail(error: Exception, status: int) -> int:
     if isinstance(error, StepError) and error.__cause__ is not None:
-        traceback.print_exception(error.__cause__)
+        print(redacted("".join(traceback.format_exception(error.__cause__))), end="", file=sys.stderr)
     print(f"error: {error}", file=sys.stderr)
     return status
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    print(redacted(f"warning: {message}"), file=sys.stderr)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -9,9 +9,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
-from fedetf.config import flat
+from fedetf.config import ADDRESSES, flat
 from fedetf.errors import UserError
 from fedetf.grid import COMMAND, by_reason
+from fedetf.redact import redacted
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -153,7 +154,8 @@ def _read(folder: Path) -> Run:
     if any(len(held.counts) != len(holdings.classes) for held in holdings.clients):
         raise _UnusableError("partition.json is damaged: counts and classes do not match")
     command = folder.parent / COMMAND
-    return Run(folder, settings, result, rounds, holdings, _text(command).splitlines() if command.is_file() else [])
+    commands = redacted(_text(command)).splitlines() if command.is_file() else []
+    return Run(folder, settings, result, rounds, holdings, commands)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -166,7 +168,8 @@ def _settings(folder: Path) -> dict[str, Any]:
         raise _UnusableError("config.toml is damaged") from None
     if not isinstance(settings.get("method.name"), str):
         raise _UnusableError("config.toml is damaged: it names no method")
-    settings.pop("measure.mlflow", None)  # pages are passed on, and an address may hold a password
+    for key in ADDRESSES:
+        settings.pop(key, None)  # pages are passed on, and who reads them need not know
     return settings
 
 
@@ -189,7 +192,7 @@ def _text(path: Path) -> str:
 
 
 def _last_line(path: Path) -> str:
-    lines = _text(path).strip().splitlines()
+    lines = redacted(_text(path)).strip().splitlines()
     return lines[-1].removeprefix("fedetf.errors.").removeprefix("UserError: ") if lines else "no reason is on record"
 
 

@@ -181,7 +181,9 @@ class Settings(Section):
     def _have_consent(self, info: ValidationInfo) -> "Settings":
         """Whoever makes settings says which of them may bring code; by default none may."""
         origin: Origin = info.context or Origin()
-        asked = {key: name for key, name in asks_for_code(flat(self.model_dump())).items() if key not in origin.trusted}
+        values: Tree = {"method.name": self.method.name, "model.name": self.model.name}
+        values |= {"engine.name": self.engine.name, "engine.address": self.engine.address}
+        asked = {key: name for key, name in asks_for_code(values).items() if key not in origin.trusted}
         if asked:
             raise PydanticCustomError("consent", "{text}", {"text": origin.question(asked)})
         return self

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import math
-import shlex
 import statistics
 import traceback
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedetf.api import execute, from_short, go_on, prepare
-from fedetf.config import ADDRESSES, Settings, resolve, to_toml
+from fedetf.commands import command, note
+from fedetf.config import Settings, resolve
 from fedetf.data import Dataset, load_dataset
 from fedetf.errors import RunError, UserError
 from fedetf.federation import Listener
@@ -24,8 +24,6 @@ from fedetf.own_code import CODE, is_own, source_file
 from fedetf.redact import bare, redacted
 from fedetf.runs import LOCK, file_name, make_folder
 from fedetf.state import write_whole
-
-COMMAND = "command.txt"  # in a comparison's folder: the commands that make it, one a line
 
 
 @dataclass(frozen=True)
@@ -125,41 +123,12 @@ def compare(
     make_folder(folder)
     try:
         with FileLock(folder / ".lock", timeout=0):
-            _note(folder / COMMAND, command(methods, seeds, preset, overrides, equal_budget, trust_code))
+            note(folder, command(methods, seeds, preset, overrides, equal_budget, trust_code))
             failed = run_cells(cells, progress or GridProgress())
     except Timeout:
         raise UserError(f"another comparison is running in {folder}; wait for it, or give another --out") from None
     lines = collect([cell for cell in cells if cell.done])
     return Comparison(folder, lines, _caption(cells), failed)
-
-
-def command(
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    preset: str | None,
-    overrides: Mapping[str, Any],
-    equal_budget: bool,
-    trust_code: bool = False,
-) -> str:
-    """The command line of a comparison, without ``--out``.
-
-    >>> command(["fedavg", "fedetf"], [7, 8], "demo", {"data.alpha": [0.1, 0.5], "train.rounds": 3}, False)
-    "fedetf compare demo --methods fedavg,fedetf --seeds 7,8 --set 'data.alpha=[0.1, 0.5]' --set train.rounds=3"
-    """
-    words = ["fedetf", "compare", *([preset] if preset else []), "--methods", ",".join(methods)]
-    words += ["--seeds", ",".join(map(str, seeds)), *(["--equal-budget"] if equal_budget else [])]
-    words += ["--trust-code"] if trust_code else []
-    for key, value in overrides.items():
-        if key not in ADDRESSES:  # they change no number, and may hold a password
-            words += ["--set", f"{key}={to_toml(value)}"]
-    return shlex.join(words)
-
-
-def _note(path: Path, line: str) -> None:
-    """Add a command to those that made a folder, unless it is among them."""
-    before = path.read_text("utf-8").splitlines() if path.is_file() else []
-    lines = "".join(f"{each}\n" for each in dict.fromkeys([*before, line]))
-    write_whole(path, lines.encode(), private=True)
 
 
 # --- the grid ---------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from fedetf.errors import UserError
+from fedetf.redact import HIDDEN, redacted
 
 
 def is_own(name: str) -> bool:
@@ -34,9 +35,9 @@ def asks_for_code(values: Mapping[str, Any]) -> dict[str, Any]:
     {'method.name': 'mine.py:Mine'}
     """
     asked = {key: values[key] for key in ("method.name", "model.name") if is_own(str(values.get(key)))}
-    if values.get("engine.name") == "ray" and values.get("engine.address") not in (None, "auto", "local"):
-        asked["engine.address"] = values["engine.address"]
-    return asked
+    address = values.get("engine.address")
+    local = address in (None, "auto", "local") or HIDDEN in str(address)  # without its password it is not connected to
+    return asked if local or values.get("engine.name") != "ray" else {**asked, "engine.address": address}
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Origin:
 
     def question(self, asked: Mapping[str, Any]) -> str:
         """What would have run, and how to agree to it."""
-        names = ", ".join(f"{key} = {name!r}" for key, name in asked.items())
+        names = redacted(", ".join(f"{key} = {name!r}" for key, name in asked.items()))
         how = "--trust-code, in Python by trust_code=True, on Flower by trust-code=true"
         return f"{self.where} would run code that is not part of fedetf: {names}; if you trust it, say so by {how}"
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedetf.grid import conditions, failures
+from fedetf.redact import without_folders
 from fedetf.report.comparison import BEST, mean_and_spread
 from fedetf.report.page import About, write_report
 from fedetf.report.paper_figures import FIGURES
@@ -75,7 +76,7 @@ def to_markdown(found: Reproduction) -> str:
     """A table for each column of the experiment, and the claims."""
     parts = [
         f"# {found.experiment.title}\n",
-        f"{_scale(found)} What was really run is under each heading.\nCommand: `{found.command}`.\n",
+        f"{_scale(found)} What was really run is under each heading.\nCommand: `{without_folders(found.command)}`.\n",
     ]
     if found.trials:
         parts.append(

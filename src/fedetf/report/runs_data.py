@@ -9,9 +9,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
+from fedetf.commands import COMMAND
 from fedetf.config import ADDRESSES, flat
 from fedetf.errors import UserError
-from fedetf.grid import COMMAND, by_reason
+from fedetf.grid import by_reason
 from fedetf.redact import redacted
 
 if sys.version_info >= (3, 11):

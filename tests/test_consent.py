@@ -5,11 +5,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from pydantic import ValidationError
-from sites import Wire, make_app
 
 import fedetf
 from fedetf import RunError, UserError
@@ -18,6 +18,9 @@ from fedetf.config import Settings, resolve
 from fedetf.export import export
 from fedetf.methods import METHODS
 from fedetf.state import load_checked, save_state
+
+if TYPE_CHECKING:
+    from sites import Wire
 
 SMALL = {"data.limit": 60, "data.test_limit": 20, "measure.tensorboard": False, "personal.enabled": False}
 OPTIONS = {"method": "fedavg", "model": "mlp", "clients": 2, "rounds": 1, "epochs": 1, "settings": SMALL}
@@ -237,7 +240,11 @@ def test_a_resumed_run_takes_where_it_runs_but_nothing_that_decides_it(done: Pat
 # --- Flower -----------------------------------------------------------------------------------------------------------
 
 
-def federation(tmp_path: Path, stranger: Stranger, server: bool, sites: bool) -> Wire:
+def federation(tmp_path: Path, stranger: Stranger, server: bool, sites: bool) -> "Wire":
+    """Three sites and a server in this process; who of them trusts code is theirs to say."""
+    pytest.importorskip("flwr")
+    from sites import Wire, make_app
+
     app = make_app(tmp_path / "app", method=stranger.method, rounds=1, model="mlp", limit=60)
     wire = Wire(app, tmp_path / "kept", out=str(tmp_path / "run"), join=0.1, **{"trust-code": server})
     for node in wire.nodes.values():

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import tomllib
 from conftest import images
 
 import fedetf
@@ -81,9 +80,8 @@ def test_texts_with_addresses_and_paths() -> None:
 def test_settings_keep_the_password_and_write_none() -> None:
     settings = resolve(None, {"engine.address": CLUSTER, "measure.mlflow": SERVER})
     assert (settings.engine.address, settings.measure.mlflow) == (CLUSTER, SERVER)
-    written = tomllib.loads(settings.to_toml())
-    assert written["engine"]["address"] == "ray://***@127.0.0.1:1"
-    assert written["measure"]["mlflow"] == "http://***@127.0.0.1:9"
+    assert 'address = "ray://***@127.0.0.1:1"' in settings.to_toml()
+    assert 'mlflow = "http://***@127.0.0.1:9"' in settings.to_toml()
     assert SECRET not in repr(settings)
     with pytest.raises(UserError, match="got 'ray") as error:
         resolve(None, {"engine": CLUSTER})

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+import tomllib
 import torch
 from fuzz import call, examples, mutated, untouched
 from hypothesis import given

@@ -31,7 +31,7 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("digits-own_method.py-Smooth-s7-")
     assert "smoothing = 0.2" in (folder / "config.toml").read_text()
-    assert main(["run", str(folder / "config.toml"), "--out", "again"]) == 0
+    assert main(["run", str(folder / "config.toml"), "--out", "again", "--trust-code"]) == 0
     assert Path("again/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 

@@ -108,7 +108,7 @@ def test_the_papers_scale_is_the_papers() -> None:
 
 
 def test_seeds_at_alpha_005_draw_the_authors_partitions_at_once() -> None:
-    """5,000 images of each of ten classes on 20 clients: seed 10 leaves a client with two images, and is drawn again."""
+    """5,000 images of each of ten classes, 20 clients: seed 10 leaves a client with two images, and is drawn again."""
     labels, data = np.repeat(np.arange(10), 5000), resolve("cifar10", {"data.alpha": 0.05}).data
     partitions = {seed: make_partition(labels, [str(c) for c in range(10)], data, seed) for seed in (7, 8, 9, 10)}
     assert {seed: partition.draws for seed, partition in partitions.items()} == {7: 1, 8: 1, 9: 1, 10: 2}
@@ -316,7 +316,7 @@ def test_a_table_shows_our_value_beside_the_papers(tmp_path: Path) -> None:
     line = next(line for line in table.splitlines() if line.startswith("| FedAvg |"))
     assert "43.75±0.42" in line
     assert f"| {100 * ours:.2f} |" in line
-    assert f"`fedetf reproduce table5 --scale smoke --methods fedavg --seeds 9 --out {tmp_path}`" in table
+    assert f"`fedetf reproduce table5 --scale smoke --methods fedavg --seeds 9 --out {tmp_path.name}`" in table
     assert "## α = 0.1 (digits instead)" in table
     page = (tmp_path / "table5/table5-fedavg-s9.html").read_text("utf-8")
     assert "<h1>Table 5: ablation of FedETF</h1>" in page

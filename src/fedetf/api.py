@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fedetf.config import MethodSettings, Settings, resolve
+from fedetf.config import BESIDE, MethodSettings, Settings, resolve
 from fedetf.data import Dataset, Partition, deal_out, load_dataset, make_schedule
 from fedetf.data.own import Pair, from_clients
 from fedetf.engines.base import Engine
@@ -128,6 +128,7 @@ def run(
     out: str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     listeners: Sequence[Listener] = (),
+    trust_code: bool = False,
     **short: Any,
 ) -> Result:
     """Run one federation from data to accuracies; with no argument, FedETF on the embedded digits.
@@ -152,6 +153,11 @@ def run(
         A new folder to write the run to. Without it nothing is written.
     settings:
         Any other setting by its dotted key, for example ``{"train.lr": 0.1}``; see ``fedetf list settings``.
+    listeners:
+        Are told of every round.
+    trust_code:
+        Also run code that the TOML file names. What you name yourself, by ``method``, ``model`` or ``settings``, needs
+        no such consent.
     short:
         ``dataset``, ``clients``, ``alpha``, ``site_column``, ``participation``, ``rounds``, ``epochs``, ``seed``,
         ``engine``, ``workers``, ``device``, ``compile``: the same as the flags of ``fedetf run``.
@@ -172,7 +178,7 @@ def run(
             raise UserError(f"data=[...] says who holds what, so leave out: {', '.join(given)}")
         short = {**short, "dataset": "own"}
     names = {"method": own.name if own else method, "model": type(model).__name__ if encoder is not None else model}
-    resolved = resolve(preset, {**from_short({**short, **names}), **(settings or {})})
+    resolved = resolve(preset, {**from_short({**short, **names}), **(settings or {})}, trust_code)
     folder = None if out is None else Path(out)
     if folder is not None:
         check_free(folder)  # said at once, and nothing is written before the run starts
@@ -192,7 +198,9 @@ def resume(
     model: nn.Module | None = None,
     engine: str | None = None,
     workers: int | None = None,
+    settings: Mapping[str, Any] | None = None,
     listeners: Sequence[Listener] = (),
+    trust_code: bool = False,
 ) -> Result:
     """Go on with a run where it stopped, to the same bits as if it had never stopped.
 
@@ -212,12 +220,18 @@ def resume(
         What runs the rest, if it shall be another engine than before.
     workers:
         How many of them, if it shall be another number.
+    settings:
+        Other settings of the engine, and the address of MLflow: a folder holds addresses without their passwords.
     listeners:
         As for :func:`run`.
+    trust_code:
+        Run the code that the folder's ``config.toml`` names (``FILE.py:NAME``), and connect to the Ray cluster that it
+        names. Without it, such a folder is refused.
     """
     path = Path(folder)
     given = [name for name, value in (("data", data), ("method", method), ("model", model)) if value is not None]
-    resolved = run_settings(path, engine, workers, given)
+    others = {**other_engine(engine, workers), **(settings or {})}
+    resolved = run_settings(path, others, given, trust_code)
     if data is not None:
         job = prepare_own(resolved, data, test, model, method)
     else:
@@ -225,15 +239,22 @@ def resume(
     return go_on(job, path, listeners)
 
 
+def other_engine(engine: str | None, workers: int | None) -> dict[str, Any]:
+    """The settings of another engine for the rest of a run, by dotted key; none if none is asked for."""
+    return {} if engine is None and workers is None else {"engine.name": engine or "auto", "engine.workers": workers}
+
+
 def run_settings(
-    folder: Path, engine: str | None = None, workers: int | None = None, given: Sequence[str] = ()
+    folder: Path, others: Mapping[str, Any], given: Sequence[str] = (), trust_code: bool = False
 ) -> Settings:
-    """The settings that a run folder holds, perhaps with another engine; ``given`` are the objects that are at hand."""
+    """The settings that a run folder holds, but for ``others``; ``given`` are the objects that are at hand."""
     config = folder / "config.toml"
     if not is_file(config):
         raise UserError(f"{folder} is no run folder: there is no config.toml in it")
-    others = {} if engine is None and workers is None else {"engine.name": engine or "auto", "engine.workers": workers}
-    settings = resolve(str(config), others)
+    for key in others:
+        if key not in BESIDE:
+            raise UserError(f"{key} belongs to the run and stays; a resumed run may change {', '.join(sorted(BESIDE))}")
+    settings = resolve(str(config), others, trust_code, unused=[f"{name}.name" for name in given])
     missing = {
         "data": settings.data.partition == "given",
         "method": not is_method(settings.method.name),

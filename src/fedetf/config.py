@@ -1,20 +1,24 @@
 """One validated tree of settings: defaults < the dataset's preset < a preset or file < flags and ``--set``.
 
-Unknown keys are errors. What comes out is frozen, complete, and can be written as TOML and read again.
+Unknown keys are errors. What comes out is frozen, complete, and can be written as TOML and read again. Settings that
+ask for code come into being only with the user's consent, and what is written of an address holds no password.
 """
 
 import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
 from fedetf.errors import UserError, unknown
 from fedetf.files import packaged, read_toml
+from fedetf.own_code import CODE, Origin, asks_for_code
+from fedetf.redact import HIDDEN, bare, public_address
 
 if sys.version_info >= (3, 11):
     from importlib.resources.abc import Traversable
@@ -33,6 +37,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LAST = 5  # tables report the mean of so many last rounds, as the authors do
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
+Address = Annotated[str, PlainSerializer(public_address)]  # what is written of it is without user and password
 
 
 class Section(BaseModel):
@@ -139,7 +144,9 @@ class EngineSettings(Section):
         "float32", description="of the encoder's training; bfloat16 is mixed precision, for GPUs that are fast at it"
     )
     checkpoint: Count = Field(1, description="a checkpoint after so many rounds, and after the last")
-    address: str | None = Field(None, description="of a Ray cluster, for example 'auto'; left out: one on this machine")
+    address: Address | None = Field(
+        None, repr=False, description="of a Ray cluster, for example 'auto'; left out: one on this machine"
+    )
 
 
 class MeasureSettings(Section):
@@ -148,7 +155,9 @@ class MeasureSettings(Section):
     every: Count = Field(1, description="general accuracy every so many rounds; the last five always")
     collapse: bool = Field(False, description="true: neural collapse and the clients' agreement as well")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
-    mlflow: str | None = Field(None, description="an MLflow tracking URI to log to as well; needs fedetf[mlflow]")
+    mlflow: Address | None = Field(
+        None, repr=False, description="an MLflow tracking URI to log to as well; needs fedetf[mlflow]"
+    )
 
     def due(self, t: int, rounds: int) -> bool:
         """Whether round t of so many is measured."""
@@ -170,43 +179,78 @@ class Settings(Section):
     engine: EngineSettings = EngineSettings()
     measure: MeasureSettings = MeasureSettings()
 
+    @model_validator(mode="after")
+    def _have_consent(self, info: ValidationInfo) -> "Settings":
+        """Whoever makes settings says which of them may bring code; by default none may."""
+        origin: Origin = info.context or Origin()
+        values: Tree = {"method.name": self.method.name, "model.name": self.model.name}
+        values |= {"engine.name": self.engine.name, "engine.address": self.engine.address}
+        asked = {key: name for key, name in asks_for_code(values).items() if key not in origin.trusted}
+        if asked:
+            raise PydanticCustomError("consent", "{text}", {"text": origin.question(asked)})
+        return self
+
     def portable(self) -> dict[str, Any]:
-        """What a model's file says of its run: all but what concerns the machine (MLflow's address may be secret)."""
-        return self.model_dump(exclude_none=True, exclude={"engine", "measure"})
+        """What a model's file says of its run: all but what concerns the machine, and of the data's path its end."""
+        tree = self.model_dump(exclude_none=True, exclude={"engine", "measure"})
+        tree["data"]["name"] = bare(self.data.name)
+        return tree
 
     def to_toml(self) -> str:
-        """The settings as TOML; values that are left out are derived from others."""
+        """The settings as TOML, without passwords; values that are left out are derived from others."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
 # What says where and how fast a run is, and changes nothing in what comes out of it.
 MACHINE = frozenset(f"engine.{name}" for name in ("name", "workers", "device", "checkpoint", "address"))
+ADDRESSES = frozenset({"engine.address", "measure.mlflow"})
+BESIDE = MACHINE | ADDRESSES  # what another attempt at the same run may choose anew
 
 # How the authors' code trains, where it departs from the paper's text; what it does to methods is methods/authors.py.
 AUTHORS: Tree = {"train": {"lr_decay": 1.0, "keep_momentum": True}}
 
 
-def resolve(source: str | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+def resolve(
+    source: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    trust_code: bool = False,
+    unused: Collection[str] = (),
+) -> Settings:
     """Put the layers together and check them.
 
-    ``source`` is a preset's name or a TOML file; ``overrides`` maps dotted keys (``"train.lr"``) to values.
+    ``source`` is a preset's name or a TOML file; ``overrides`` maps dotted keys (``"train.lr"``) to values, which the
+    user gave. Code that the file asks for is refused without ``trust_code``, but for the keys that are ``unused``.
     """
     chosen = _merge(_read_source(source) if source else {}, _nest(overrides or {}))
     dataset = _find(chosen, "data", "name") or DataSettings().name
     below = _dataset_defaults(dataset)
     if chosen.get("fidelity") == "authors":
         below = _merge(below, AUTHORS)
-    return validated(Settings, _merge(below, chosen))
+    return stored_settings(_merge(below, chosen), source or "the settings", trust_code, {*unused, *(overrides or {})})
+
+
+def stored_settings(tree: Tree, where: str, trust_code: bool, unused: Collection[str]) -> Settings:
+    """Settings that a file holds, checked; the last two as for :func:`resolve`."""
+    return validated(Settings, tree, context=Origin(where, CODE if trust_code else unused))
+
+
+def complete(address: str, key: str) -> str:
+    """An address of the settings, to connect to; a file holds it without its password."""
+    if HIDDEN in address:
+        raise UserError(
+            f"{address} is on file without its password; give it again: --set {key}=..., see docs/engines.md"
+        )
+    return address
 
 
 Model = type[BaseModel]
 M = TypeVar("M", bound=BaseModel)
 
 
-def validated(model: type[M], tree: Mapping[str, Any], where: str = "") -> M:
+def validated(model: type[M], tree: Mapping[str, Any], where: str = "", context: Any = None) -> M:
     """``model(**tree)``, with what is wrong said in one line."""
     try:
-        return model.model_validate(dict(tree))
+        return model.model_validate(dict(tree), context=context)
     except ValidationError as error:
         raise UserError("; ".join(_explain(model, dict(e), where) for e in error.errors())) from None
 
@@ -320,6 +364,8 @@ def _find(tree: Any, *path: str) -> Any:
 def _explain(model: Model, error: Mapping[str, Any], where: str) -> str:
     path = [str(part) for part in error["loc"]]
     key = ".".join([where, *path] if where else path)
+    if error["type"] == "consent":
+        return str(error["msg"])
     if error["type"] == "extra_forbidden":
         return f"unknown setting {key!r}; {_known_keys(model, path, where)}"
     return f"{key}: {error['msg'][0].lower()}{error['msg'][1:]} (got {error['input']!r})"

@@ -79,6 +79,7 @@ def diagnose(
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
     listeners: Mapping[tuple[str, int], Sequence[Listener]] | None = None,
+    trust_code: bool = False,
 ) -> Diagnosis:
     """Measure a dataset and its partition, and compare FedAvg with FedETF on it in a short trial.
 
@@ -92,6 +93,8 @@ def diagnose(
         of a preset are for a whole run. There is no personal stage.
     listeners:
         What listens to the run of a (method, seed).
+    trust_code:
+        As for :func:`fedetf.run`.
 
     Examples
     --------
@@ -102,7 +105,7 @@ def diagnose(
     if not seeds or len(set(seeds)) != len(seeds):
         raise UserError("--seeds takes one or more different values, separated by commas")
     given = {**TRIAL, **(settings or {}), "personal.enabled": False}
-    first = resolve(preset, {**given, "seed": seeds[0]})
+    first = resolve(preset, {**given, "seed": seeds[0]}, trust_code)
     dataset = load_dataset(first.data, first.seed)
     general: dict[str, list[float]] = {method: [] for method in METHODS}
     curves: dict[str, list[list[float]]] = {method: [] for method in METHODS}
@@ -110,7 +113,7 @@ def diagnose(
     partition: Partition | None = None
     for seed in seeds:
         for method in METHODS:
-            chosen = resolve(preset, {**given, "seed": seed, "method.name": method})
+            chosen = resolve(preset, {**given, "seed": seed, "method.name": method}, trust_code)
             heard = list((listeners or {}).get((method, seed), ()))
             watch = [_LastDrift()] if method == "fedavg" else []
             job = prepare(chosen, own=Watched if watch else None, dataset=dataset)

@@ -3,9 +3,17 @@
 import difflib
 from collections.abc import Iterable
 
+from fedetf.redact import redacted
+
 
 class UserError(ValueError):
-    """Bad input. The message is one line and says what to do; the command line prints it and exits with 2."""
+    """Bad input. The message is one line and says what to do; the command line prints it and exits with 2.
+
+    Passwords in addresses are left out of it.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(redacted(message))
 
 
 def unknown(kind: str, name: str, known: Iterable[str], also: str = "") -> UserError:
@@ -26,7 +34,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on, through no fault of the settings' form. One line; the command line exits with 1."""
+    """A run that cannot go on, through no fault of the settings' form. One line; the command line exits with 1.
+
+    Passwords in addresses are left out of it.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(redacted(message))
 
 
 class StepError(RunError):

@@ -20,8 +20,9 @@ from torch import nn
 from fedetf.errors import UserError, unknown
 from fedetf.files import make_folder, move, write_whole
 from fedetf.methods import Method
+from fedetf.redact import bare
 from fedetf.state import save_state
-from fedetf.use import Model, SavedModel, ready, saved_model
+from fedetf.use import Model, SavedModel, load_saved
 
 INPUT, OUTPUT = "inputs", "probabilities"
 
@@ -35,12 +36,13 @@ def export(
     *,
     method: type[Method] | None = None,
     model: nn.Module | None = None,
+    trust_code: bool = False,
 ) -> Path:
     """Write a model of a run folder to a file, and a model card beside it.
 
     Parameters
     ----------
-    folder, client, method, model:
+    folder, client, method, model, trust_code:
         As for :func:`fedetf.load`; ``folder`` may be a ``.safetensors`` file as well.
     to:
         A new file. Its ending says what it becomes: ``.safetensors`` (weights, for :func:`fedetf.load`), ``.onnx``
@@ -68,8 +70,7 @@ def export(
     for path in (target, card):
         if path.exists():
             raise UserError(f"{path} exists already and is not overwritten; give another --to, or remove it")
-    file = saved_model(Path(folder), client)
-    model_ready = ready(file, method, model)
+    file, model_ready = load_saved(Path(folder), client, method, model, trust_code)
     make_folder(target.parent)
     origin = file.about.model_dump(include={"method", "model", "dataset", "shape", "dtype", "classes"})
     about = {**origin, "settings": file.settings.portable(), "client": file.client, "accuracy": file.accuracy}
@@ -148,6 +149,8 @@ probabilities = model(inputs)  # a torch tensor, as below""",
 def model_card(model: Model, file: SavedModel, target: Path) -> str:
     """What a reader of the file must know, as Markdown: origin, accuracy, inputs, classes, how to load it."""
     settings, shape = file.settings, ", ".join(map(str, model.inputs.shape))
+    method, encoder, portable = bare(settings.method.name), bare(settings.model.name), settings.portable()
+    portable["method"]["name"], portable["model"]["name"] = method, encoder
     held = f"{settings.data.clients} clients ({settings.data.describe()})"
     whose = "the global model" if file.client is None else f"the personal model of client {file.client}"
     kind = "uint8 images, pixels 0 to 255, not normalised" if model.inputs.are_images else "float32 numbers"
@@ -155,9 +158,9 @@ def model_card(model: Model, file: SavedModel, target: Path) -> str:
     if file.client is not None:
         of = "personal: this model on the client's own test split"
     accuracy = "-" if file.accuracy is None else f"{file.accuracy:.4f}"
-    return f"""# {settings.method.name} on {settings.data.name}: {whose}
+    return f"""# {method} on {bare(settings.data.name)}: {whose}
 
-Made by federated learning with fedetf: {held}, {settings.train.rounds} rounds, encoder `{settings.model.name}`, seed
+Made by federated learning with fedetf: {held}, {settings.train.rounds} rounds, encoder `{encoder}`, seed
 {settings.seed}.
 
 | accuracy | fraction |
@@ -180,6 +183,6 @@ Made by federated learning with fedetf: {held}, {settings.train.rounds} rounds, 
 ## Settings
 
 ```toml
-{tomli_w.dumps(settings.portable()).strip()}
+{tomli_w.dumps(portable).strip()}
 ```
 """

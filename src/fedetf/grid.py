@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import itertools
 import math
-import shlex
 import statistics
 import traceback
 from collections.abc import Mapping, Sequence
@@ -15,17 +14,17 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedetf.api import execute, from_short, go_on, prepare
-from fedetf.config import Settings, resolve, to_toml
+from fedetf.commands import command, note
+from fedetf.config import Settings, resolve
 from fedetf.data import Dataset, load_dataset
 from fedetf.errors import RunError, UserError
 from fedetf.federation import Listener
-from fedetf.files import is_file, make_folder, read_text, write_whole
+from fedetf.files import is_file, make_folder, write_whole
 from fedetf.methods import find_method, make_method
-from fedetf.own_code import is_own, source_file
+from fedetf.own_code import CODE, is_own, source_file
 from fedetf.records import read_result
+from fedetf.redact import bare, redacted
 from fedetf.runs import LOCK, file_name
-
-COMMAND = "command.txt"  # in a comparison's folder: the commands that make it, one a line
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,7 @@ def compare(
     equal_budget: bool = False,
     out: str | Path | None = None,
     progress: "GridProgress | None" = None,
+    trust_code: bool = False,
     **short: Any,
 ) -> Comparison:
     """Run every method with every seed on the same partitions, sampling lists and initial encoders.
@@ -107,6 +107,8 @@ def compare(
         A folder for the runs, new or of the same comparison.
     progress:
         Is told when a run begins and ends.
+    trust_code:
+        As for :func:`fedetf.run`.
     short:
         As for :func:`fedetf.run`; a list is one more axis.
 
@@ -117,39 +119,18 @@ def compare(
     {'method': 'fedavg'}
     """
     overrides = {**from_short(short), **(settings or {})}
-    folder, cells = plan(methods, seeds, preset, overrides, equal_budget, None if out is None else Path(out))
+    place = None if out is None else Path(out)
+    folder, cells = plan(methods, seeds, preset, overrides, equal_budget, place, trust_code)
     loaded = first_data(cells)
     make_folder(folder)
     try:
         with FileLock(folder / ".lock", timeout=0):
-            _note(folder / COMMAND, command(methods, seeds, preset, overrides, equal_budget))
+            note(folder, command(methods, seeds, preset, overrides, equal_budget, trust_code))
             failed = run_cells(cells, loaded, progress or GridProgress())
     except Timeout:
         raise UserError(f"another comparison is running in {folder}; wait for it, or give another --out") from None
     lines = collect([cell for cell in cells if cell.done])
     return Comparison(folder, lines, _caption(cells), failed)
-
-
-def command(
-    methods: Sequence[str], seeds: Sequence[int], preset: str | None, overrides: Mapping[str, Any], equal_budget: bool
-) -> str:
-    """The command line of a comparison, without ``--out``.
-
-    >>> command(["fedavg", "fedetf"], [7, 8], "demo", {"data.alpha": [0.1, 0.5], "train.rounds": 3}, False)
-    "fedetf compare demo --methods fedavg,fedetf --seeds 7,8 --set 'data.alpha=[0.1, 0.5]' --set train.rounds=3"
-    """
-    words = ["fedetf", "compare", *([preset] if preset else []), "--methods", ",".join(methods)]
-    words += ["--seeds", ",".join(map(str, seeds)), *(["--equal-budget"] if equal_budget else [])]
-    for key, value in overrides.items():
-        if key != "measure.mlflow":  # where it is logged changes no number, and may hold a password
-            words += ["--set", f"{key}={to_toml(value)}"]
-    return shlex.join(words)
-
-
-def _note(path: Path, line: str) -> None:
-    """Add a command to those that made a folder, unless it is among them."""
-    before = read_text(path).splitlines() if is_file(path) else []
-    write_whole(path, "".join(f"{each}\n" for each in dict.fromkeys([*before, line])).encode())
 
 
 # --- the grid ---------------------------------------------------------------------------------------------------------
@@ -162,6 +143,7 @@ def plan(
     overrides: Mapping[str, Any],
     equal_budget: bool,
     out: Path | None,
+    trust_code: bool = False,
 ) -> tuple[Path, list[Cell]]:
     """All runs of a comparison, checked; nothing is written."""
     if not all(isinstance(method, str) for method in methods):
@@ -186,7 +168,8 @@ def plan(
         chosen["method.name"] = method
         if rows.setdefault(row, chosen) != chosen:
             raise UserError(f"two runs would both be called {', '.join(v for _, v in row)}; give one another name")
-    planned = [(row, resolve(preset, {**chosen, "seed": s})) for row, chosen in rows.items() for s in seeds]
+    grid = ((row, {**chosen, "seed": seed}) for row, chosen in rows.items() for seed in seeds)
+    planned = [(row, resolve(preset, chosen, trust_code)) for row, chosen in grid]
     if equal_budget:
         planned = _with_equal_budget(planned)
     for _, settings in planned:
@@ -252,10 +235,10 @@ def _conditions(s: Settings, trained: bool) -> list[str]:
     many = "all" if s.data.limit is None else f"{s.data.limit:,}"
     samples = "samples" if s.data.size is None else f"images of {s.data.size}×{s.data.size}"
     clients = "clients" if s.data.site_column else f"{s.data.clients} clients"
-    data = [s.data.name, f"{many} {samples}", clients, s.data.describe()]
+    data = [bare(s.data.name), f"{many} {samples}", clients, s.data.describe()]
     training = [f"batch {s.train.batch_size}", f"lr {s.train.lr:g}", f"fidelity {s.fidelity}"]
     taking_part = f"participation {s.train.participation:g}"
-    return [*data, s.model.name, taking_part, s.train.describe(), *training] if trained else data
+    return [*data, bare(s.model.name), taking_part, s.train.describe(), *training] if trained else data
 
 
 # --- running it -------------------------------------------------------------------------------------------------------
@@ -289,9 +272,9 @@ def run_cells(cells: Sequence[Cell], loaded: dict[Path, Dataset], progress: Grid
             progress.run_ended(cell, number, len(cells), "done")
         except Exception as error:  # one bad run must not cost the others
             known = isinstance(error, (UserError, RunError))
-            reason = str(error) if known else f"{type(error).__name__}: {error}"
+            reason = redacted(str(error) if known else f"{type(error).__name__}: {error}")
             failed[cell.name] = reason.split("\n")[0]
-            _keep_error(cell.folder, traceback.format_exc())
+            _keep_error(cell.folder, redacted(traceback.format_exc()))
             progress.run_ended(cell, number, len(cells), f"failed: {failed[cell.name]}")
     return failed
 
@@ -300,7 +283,7 @@ def _keep_error(folder: Path, text: str) -> None:
     """Leave the traceback in the run's folder, under a name that says that the run is not whole."""
     with contextlib.suppress(OSError, UserError):  # the disk may be what failed
         make_folder(folder)
-        write_whole(folder / "error.part", text.encode())
+        write_whole(folder / "error.part", text.encode(), private=True)
 
 
 def first_data(cells: Sequence[Cell]) -> dict[Path, Dataset]:
@@ -353,11 +336,18 @@ def _check_same(cell: Cell) -> None:
     if not is_file(config):
         if any(path.suffix != ".part" and path.name != LOCK for path in cell.folder.iterdir()):
             raise UserError(f"{cell.folder} exists and is not a run of this comparison; give another --out")
-    elif deciding(resolve(str(config))) != deciding(cell.settings):
+    elif not _is_of(config, cell.settings):
         raise UserError(f"{cell.folder} holds a run with other settings; give another --out")
     for name in (cell.settings.method.name, cell.settings.model.name):
         if is_file(config) and _changed_since(name, config):
             raise UserError(f"{name} has changed since {cell.folder} was made; give another --out")
+
+
+def _is_of(config: Path, settings: Settings) -> bool:
+    """Whether a run folder's settings are these, in what decides; of code it runs only what these name."""
+    there = resolve(str(config), unused=CODE)
+    names = [(each.method.name, each.model.name) for each in (there, settings)]
+    return names[0] == names[1] and deciding(there) == deciding(settings)
 
 
 def _changed_since(name: str, config: Path) -> bool:

@@ -1,7 +1,12 @@
-"""The user's own code, named in the settings: ``FILE.py:NAME``, or ``package.module:NAME`` of what can be imported."""
+"""The user's own code, named in the settings: ``FILE.py:NAME``, or ``package.module:NAME`` of what can be imported.
+
+What the user types is consent to run it. What a file names is not: settings that come from a file are refused with
+the question of :class:`Origin`, see ``config.Settings``.
+"""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -12,11 +17,41 @@ from typing import Any
 import cloudpickle
 
 from fedetf.errors import UserError
+from fedetf.redact import HIDDEN, redacted
 
 
 def is_own(name: str) -> bool:
     """Whether a name says where code of the user's own is."""
     return ":" in name
+
+
+CODE = frozenset({"method.name", "model.name", "engine.address"})  # the settings that can bring code
+
+
+def asks_for_code(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of settings by dotted key, those that bring code: names with a colon, and a Ray cluster, which sends pickles.
+
+    >>> asks_for_code({"method.name": "mine.py:Mine", "model.name": "cnn"})
+    {'method.name': 'mine.py:Mine'}
+    """
+    asked = {key: values[key] for key in ("method.name", "model.name") if is_own(str(values.get(key)))}
+    address = values.get("engine.address")
+    local = address in (None, "auto", "local") or HIDDEN in str(address)  # without its password it is not connected to
+    return asked if local or values.get("engine.name") != "ray" else {**asked, "engine.address": address}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where settings come from, and which of them may bring code."""
+
+    where: str = "the settings"
+    trusted: Collection[str] = ()
+
+    def question(self, asked: Mapping[str, Any]) -> str:
+        """What would have run, and how to agree to it."""
+        names = redacted(", ".join(f"{key} = {name!r}" for key, name in asked.items()))
+        how = "--trust-code, in Python by trust_code=True, on Flower by trust-code=true"
+        return f"{self.where} would run code that is not part of fedetf: {names}; if you trust it, say so by {how}"
 
 
 @cache  # one version of the code for a whole comparison

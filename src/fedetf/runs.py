@@ -24,6 +24,7 @@ from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.files import UnfitFile, append, is_file, make_folder, real_folder, remove, write_whole
 from fedetf.methods import Server
 from fedetf.records import PersonalNote, fitting
+from fedetf.redact import bare
 from fedetf.state import load_checked, save_state
 
 LOCK = ".lock"
@@ -107,7 +108,7 @@ class RunFolder(Listener):
         self._federation = federation
         make_folder(self.path)
         if not is_file(self.path / "config.toml"):  # another engine may go on with a run, but its settings stay
-            self._write("config.toml", federation.job.settings.to_toml())
+            self._write("config.toml", federation.job.settings.to_toml(), private=True)
         make_folder(real_folder(self.path / "checkpoints"))
         self._write("partition.json", federation.job.partition.to_json())
         self._write("schedule.json", json.dumps(federation.schedule))
@@ -139,21 +140,24 @@ class RunFolder(Listener):
         """Write the final model and, last of all, the result."""
         with undisturbed():
             self._save(outcome.model, "model.safetensors")
-            self._write("result.json", json.dumps(summary(self._federation.job, outcome), indent=2) + "\n")
+            self._write(
+                "result.json", json.dumps(summary(self._federation.job, outcome), indent=2) + "\n", private=True
+            )
 
     def _save(
         self, state: Mapping[str, Tensor], name: str, more: Mapping[str, Any] | None = None, sync: bool = True
     ) -> None:
         save_state(state, self.path / name, {**about_model(self._job), **(more or {})}, sync)
 
-    def _write(self, name: str, text: str) -> None:
-        write_whole(self.path / name, text.encode())
+    def _write(self, name: str, text: str, private: bool = False) -> None:
+        """Write a text; it is private if it can name folders of this machine."""
+        write_whole(self.path / name, text.encode(), private=private)
 
 
 def about_model(job: Job) -> dict[str, Any]:
     """What a model's file says of it: where it comes from, what it takes, and what its classes are called."""
     settings, x = job.settings, job.dataset.train.x
-    origin = {"method": settings.method.name, "model": settings.model.name, "dataset": settings.data.name}
+    origin = {"method": settings.method.name, "model": settings.model.name, "dataset": bare(settings.data.name)}
     inputs = {"shape": list(job.dataset.shape), "dtype": str(x.dtype).removeprefix("torch.")}
     return {**origin, **inputs, "classes": job.dataset.classes}
 

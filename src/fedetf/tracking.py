@@ -11,11 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedetf.config import flat
+from fedetf.config import complete, flat
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.files import is_file, read_text, real_folder, write_whole
 from fedetf.methods import Server
+from fedetf.redact import public_address, redacted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -39,7 +40,7 @@ def _warning_of(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        warnings.warn(f"{what}: {_first_line(error)}", stacklevel=2)
+        warnings.warn(redacted(f"{what}: {_first_line(error)}"), stacklevel=2)
 
 
 def _first_line(error: Exception) -> str:
@@ -81,7 +82,7 @@ class MLflow(Listener):
     def __init__(self, uri: str, folder: Path | None):
         if find_spec("mlflow") is None:
             raise UserError("measure.mlflow needs MLflow; install it by: pip install 'fedetf[mlflow]'")
-        self._uri, self._folder = uri, folder
+        self._uri, self._folder = complete(uri, "measure.mlflow"), folder
 
     def started(self, federation: Federation) -> None:
         """Open the run, or make it, and log the rounds that were done before and are not there."""
@@ -94,7 +95,9 @@ class MLflow(Listener):
                 seconds = self._client.get_metric_history(self._run, "seconds")  # the one that every round has
         except Exception as error:  # whatever a store can raise: of a driver, a network, a file system
             hint = "for example --set measure.mlflow=sqlite:///mlflow.db"
-            raise UserError(f"cannot log to MLflow at {self._uri}: {_first_line(error)}; {hint}") from error
+            shown = public_address(self._uri)
+            reason = _first_line(error).replace(self._uri, shown)
+            raise UserError(f"cannot log to MLflow at {shown}: {reason}; {hint}") from None  # its own text has the URI
         self._logged = {metric.step for metric in seconds}
         self._catch_up()
 

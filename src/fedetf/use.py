@@ -1,7 +1,7 @@
 """A trained model in use: ``fedetf.load`` gives one that takes raw inputs and answers with probabilities."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedetf.config import Settings, resolve, validated
+from fedetf.config import Settings, resolve, stored_settings
 from fedetf.data.decode import picture_pixels
 from fedetf.data.load import IMAGE_ENDINGS
 from fedetf.engines.job import Prepare, build_net, preparation
@@ -77,6 +77,7 @@ def load(
     *,
     method: type[Method] | None = None,
     model: nn.Module | None = None,
+    trust_code: bool = False,
 ) -> Model:
     """The global model of a run folder, or a client's personal one, ready to call.
 
@@ -91,6 +92,9 @@ def load(
         The same class that the run was given in Python, if it was given one: files hold no code.
     model:
         Likewise the same encoder.
+    trust_code:
+        Import and run the code that the file names (``FILE.py:NAME``), if it names any. Without it, such a file is
+        refused, and loading runs no code but that of fedetf and of installed methods.
 
     Returns
     -------
@@ -108,11 +112,20 @@ def load(
     >>> probabilities.shape, model.classes[0]
     (torch.Size([5, 10]), '0')
     """
-    return ready(saved_model(Path(path), client), method, model)
+    return load_saved(Path(path), client, method, model, trust_code)[1]
 
 
-def ready(file: "SavedModel", method: type[Method] | None = None, model: nn.Module | None = None) -> Model:
-    """The model of a file; ``method`` and ``model`` as for :func:`load`."""
+def load_saved(
+    path: Path, client: int | str | None, method: type[Method] | None, model: nn.Module | None, trust_code: bool
+) -> tuple["SavedModel", Model]:
+    """A model's file, and the model; the arguments are those of :func:`load`."""
+    at_hand = {"method.name": method, "model.name": model}
+    unused = [key for key, given in at_hand.items() if given is not None]
+    file = _saved_model(path, client, trust_code, [*unused, "engine.address"])  # no engine is started
+    return file, _ready(file, method, model)
+
+
+def _ready(file: "SavedModel", method: type[Method] | None, model: nn.Module | None) -> Model:
     settings = file.settings
     found = method or (find_method(settings.method.name) if is_method(settings.method.name) else None)
     if found is None or (model is None and not is_model(settings.model.name)):
@@ -156,7 +169,7 @@ class SavedModel:
     accuracy: float | None  # the personal one of a client's model, the general one of the global
 
 
-def saved_model(path: Path, client: int | str | None) -> SavedModel:
+def _saved_model(path: Path, client: int | str | None, trust_code: bool, unused: Collection[str]) -> SavedModel:
     """The model's file in a run folder, or an exported file, which carries its settings."""
     if path.is_file():
         about, state = _read(path, links=True)
@@ -164,7 +177,7 @@ def saved_model(path: Path, client: int | str | None) -> SavedModel:
             raise UserError(f"{path} is a file of a run; give the folder of the run")
         if client is not None:
             raise UserError(f"{path} holds one model; leave the client out")
-        settings = validated(Settings, about.settings)
+        settings = stored_settings(about.settings, str(path), trust_code, unused)
         return SavedModel(path, settings, about, state, about.client, about.accuracy)
     config = path / "config.toml"
     if not is_file(config):
@@ -179,7 +192,8 @@ def saved_model(path: Path, client: int | str | None) -> SavedModel:
             raise UserError(_no_client(path, client))
     about, state = _read(file)
     accuracy = read_result(path).general if client is None else about.accuracy
-    return SavedModel(file, resolve(str(config)), about, state, client, accuracy)
+    settings = resolve(str(config), trust_code=trust_code, unused=unused)
+    return SavedModel(file, settings, about, state, client, accuracy)
 
 
 def _number(path: Path, client: int | str) -> int:

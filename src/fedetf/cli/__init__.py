@@ -15,6 +15,7 @@ from fedetf import __version__
 from fedetf.cli import bench, compare, diagnose, flower, lists, partition, report, reproduce, run, use
 from fedetf.cli.flags import Parser
 from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory
+from fedetf.redact import redacted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,15 +96,14 @@ def _interrupt(*_: Any) -> NoReturn:
 
 
 def _fail(error: Exception, status: int) -> int:
-    with contextlib.suppress(OSError):
-        if isinstance(error, StepError) and error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
-    _say(f"error: {' '.join(str(error).split())}")
+    if isinstance(error, StepError) and error.__cause__ is not None:
+        _say(redacted("".join(traceback.format_exception(error.__cause__)).rstrip()))
+    _say(f"error: {' '.join(redacted(str(error)).split())}")
     return status
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    _say(f"warning: {message}")
+    _say(redacted(f"warning: {message}"))
 
 
 def build_parser() -> argparse.ArgumentParser:

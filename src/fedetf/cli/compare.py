@@ -66,6 +66,7 @@ def compare_command(options: argparse.Namespace) -> None:
             equal_budget=options.equal_budget,
             out=options.out,
             progress=progress,
+            trust_code=options.trust_code,
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt("what is done is kept; the same command goes on with it") from None

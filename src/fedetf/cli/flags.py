@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedetf.config import Settings
 
 Command = Callable[[argparse.Namespace], None]
+ANY_SETTING = "any setting, for example --set train.lr=0.1; wins over flags; see: fedetf list settings"
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,6 +36,16 @@ def add_command(commands: Any, name: str, function: Command, text: str, example:
 def add_source(parser: argparse.ArgumentParser) -> None:
     """The preset or file to start from."""
     parser.add_argument("source", nargs="?", metavar="PRESET|FILE.toml", help="settings to start from")
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """The consent to run code that a file names."""
+    parser.add_argument(
+        "--trust-code",
+        action="store_true",
+        help="run code (FILE.py:NAME) that a file names; what you type here needs no such consent",
+    )
 
 
 def folder(text: str) -> Path:
@@ -126,7 +137,7 @@ def add_out(parser: argparse.ArgumentParser, out: str) -> None:
     add_set(parser)
 
 
-def add_set(parser: argparse.ArgumentParser) -> None:
+def add_set(parser: argparse.ArgumentParser, text: str = ANY_SETTING) -> None:
     """Any other setting."""
     parser.add_argument(
         "--set",
@@ -134,24 +145,30 @@ def add_set(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="any setting, for example --set train.lr=0.1; wins over flags; see: fedetf list settings",
+        help=text,
     )
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     """What the flags say, by dotted key."""
     from fedetf.api import SHORT, from_short
-    from fedetf.config import parse_assignment
 
     flags = {name: getattr(options, name, None) for name in SHORT}
-    return {**from_short(flags), **dict(parse_assignment(text) for text in options.assignments)}
+    return {**from_short(flags), **assigned(options)}
+
+
+def assigned(options: argparse.Namespace) -> dict[str, Any]:
+    """What ``--set`` says, by dotted key."""
+    from fedetf.config import parse_assignment
+
+    return dict(parse_assignment(text) for text in options.assignments)
 
 
 def chosen_settings(options: argparse.Namespace) -> "Settings":
     """The complete settings: the preset, and what the flags say."""
     from fedetf.config import resolve
 
-    return resolve(options.source, given_settings(options))
+    return resolve(options.source, given_settings(options), options.trust_code)
 
 
 def output() -> "Console":

@@ -12,8 +12,11 @@ from fedetf.cli.flags import (
     add_engine_flags,
     add_out,
     add_seed,
+    add_set,
     add_source,
     add_training_flags,
+    add_trust,
+    assigned,
     chosen_settings,
     folder,
     output,
@@ -50,6 +53,10 @@ def add_to(commands: Any) -> None:
     )
     resume.add_argument("folder", metavar="DIR", type=folder, help="the folder of the run")
     add_engine_flags(resume)
+    add_set(
+        resume, "where the rest runs, for example --set engine.address=ADDRESS, which a folder holds no password of"
+    )
+    add_trust(resume)
 
 
 def run_command(options: argparse.Namespace) -> None:
@@ -66,11 +73,12 @@ def run_command(options: argparse.Namespace) -> None:
 
 def resume_command(options: argparse.Namespace) -> None:
     """``fedetf resume``."""
-    from fedetf.api import go_on, run_settings
+    from fedetf.api import go_on, other_engine, run_settings
     from fedetf.files import is_file
 
     folder: Path = options.folder
-    settings = run_settings(folder, options.engine, options.workers)
+    others = {**other_engine(options.engine, options.workers), **assigned(options)}
+    settings = run_settings(folder, others, trust_code=options.trust_code)
     if is_file(folder / "result.json"):
         print(f"the run in {folder} was complete before", file=sys.stderr)
     _start_early(settings)

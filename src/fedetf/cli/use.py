@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedetf.cli.flags import add_command, folder, output
+from fedetf.cli.flags import add_command, add_trust, folder, output
 from fedetf.errors import UserError
 
 BATCH = 256  # images in memory at a time
@@ -54,6 +54,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="a client's personal model, by its number or its site's name, not the global one",
     )
+    add_trust(parser)
 
 
 def predict_command(options: argparse.Namespace) -> None:
@@ -64,7 +65,7 @@ def predict_command(options: argparse.Namespace) -> None:
 
     from fedetf.use import image_files, load, read_images
 
-    model = load(options.folder, options.client)
+    model = load(options.folder, options.client, trust_code=options.trust_code)
     top = min(options.top, len(model.classes))
     answers: list[Answer] = []
     images = image_files(options.images)
@@ -115,5 +116,5 @@ def export_command(options: argparse.Namespace) -> None:
     """``fedetf export``."""
     from fedetf.export import export
 
-    card = export(options.folder, options.to, options.client)
+    card = export(options.folder, options.to, options.client, trust_code=options.trust_code)
     output().print(f"model: {options.to}\nmodel card: {card}", soft_wrap=True)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import torch
 
-from fedetf.config import EngineSettings
+from fedetf.config import EngineSettings, complete
 from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
@@ -41,6 +41,8 @@ def choose(settings: EngineSettings) -> tuple[str, torch.device]:
         raise UserError("engine 'processes' needs fork, which this system lacks; use --engine serial")
     if name == "ray" and find_spec("ray") is None:
         raise UserError("engine 'ray' is an extra; install it with: pip install 'fedetf[ray]'")
+    if name == "ray" and settings.address is not None:
+        complete(settings.address, "engine.address")
     return name, device
 
 

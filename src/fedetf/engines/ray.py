@@ -24,6 +24,7 @@ from fedetf.engines.processes import CPU, Answering, window
 from fedetf.engines.steps import Result, Step
 from fedetf.engines.wire import pack, pack_step, unpack_result
 from fedetf.errors import UserError
+from fedetf.redact import public_address
 from fedetf.state import State
 
 PATIENCE = 3.0  # seconds without a result after which the cluster is looked at
@@ -133,5 +134,6 @@ def _connect(address: str | None, workers: int | None) -> None:
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **here)
     except (ConnectionError, ValueError) as error:
-        reason = str(error).split("\n")[0]
-        raise UserError(f"no Ray cluster at {address!r}: {reason}; see engine.address") from None
+        shown = address and public_address(address)
+        reason = str(error).split("\n")[0].replace(str(address), str(shown))
+        raise UserError(f"no Ray cluster at {shown!r}: {reason}; see engine.address") from None

@@ -24,7 +24,8 @@ def client_app(settings: Path) -> ClientApp:
         try:
             federate = Federate.of(context.run_config)
             step, order, received = from_records(message)
-            site = Site(federate, federate.settings(settings), order.client, node_settings(context.node_config))
+            node = node_settings(context.node_config)
+            site = Site(federate, federate.settings(settings, node.trust_code), order.client, node)
             answer = pack_answer(site.perform(step, order, received))
         except Exception:  # its text may name patients' files: it stays in the log of the site
             LOG.exception("the step failed, and the server is told only that")

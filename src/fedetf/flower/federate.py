@@ -19,6 +19,11 @@ def _sizes(value: Any) -> Any:
     return value.lower().split("x") if isinstance(value, str) else value
 
 
+def underscored(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Flower's settings, whose names have hyphens, by the names that they have here."""
+    return {key.replace("-", "_"): value for key, value in config.items()}
+
+
 Names = Annotated[list[str], BeforeValidator(_words)]
 
 
@@ -36,11 +41,12 @@ class Federate(Section):
     noise: NonNegative = 0.0  # multiplier of differential privacy's noise; 0: none
     clip: Positive = 1.0  # with noise: the largest length of a site's update
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5  # with noise: of (epsilon, delta)
+    trust_code: bool = False  # the server runs code that the settings file names; each site decides for itself
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Federate":
         """From Flower's run config, whose names have hyphens."""
-        checked = validated(cls, {key.replace("-", "_"): value for key, value in config.items()})
+        checked = validated(cls, underscored(config))
         for name in ("sites", "classes"):
             given = getattr(checked, name)
             if len(set(given)) < len(given):
@@ -49,9 +55,9 @@ class Federate(Section):
             raise UserError(f"min-sites = {checked.min_sites}, but there are {len(checked.sites)} sites")
         return checked
 
-    def settings(self, source: Path) -> Settings:
-        """The settings file of the app, for as many clients as there are sites."""
-        settings = resolve(str(source), {"data.clients": len(self.sites)})
+    def settings(self, source: Path, trust_code: bool) -> Settings:
+        """The settings file of the app, for as many clients as there are sites; ``trust_code`` is the reader's own."""
+        settings = resolve(str(source), {"data.clients": len(self.sites)}, trust_code)
         if settings.engine.checkpoint != 1:
             raise UserError("engine.checkpoint must be 1: a site keeps what belongs to the last two rounds, no more")
         return settings

@@ -34,7 +34,8 @@ def server_app(settings: Path) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         try:
             federate = Federate.of(context.run_config)
-            serve(server_job(federate, federate.settings(settings)), federate, grid)
+            chosen = federate.settings(settings, federate.trust_code)
+            serve(server_job(federate, chosen), federate, grid)
         except (UserError, RunError) as error:
             LOG.error("error: %s", error)
             raise

@@ -20,7 +20,7 @@ from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.engines.worker import Worker
 from fedetf.errors import RunError, UserError
 from fedetf.federation import cpu_threads
-from fedetf.flower.federate import Federate
+from fedetf.flower.federate import Federate, underscored
 from fedetf.flower.messages import Order
 from fedetf.flower.states import KeptStates
 from fedetf.methods import make_method
@@ -35,11 +35,12 @@ class NodeSettings(Section):
 
     data: str = Field(min_length=1)  # a folder of its images; to try things out, the name of the settings' dataset
     keep: str = Field(min_length=1)  # a folder for what stays here: private state and the personal model
+    trust_code: bool = False  # code that the server's settings name runs here; the site's to say, not the server's
 
 
 def node_settings(config: Mapping[str, Any]) -> NodeSettings:
     """The node's settings, checked."""
-    return validated(NodeSettings, config, "--node-config")
+    return validated(NodeSettings, underscored(config), "--node-config")
 
 
 class Site:

@@ -4,6 +4,7 @@ import math
 
 from fedetf.diagnose import MATTERS, Diagnosis, Verdict
 from fedetf.measure.skew import entropy_of
+from fedetf.redact import bare
 from fedetf.report.document import Section
 from fedetf.report.figures import accuracy_figure, partition_figure
 from fedetf.report.tables import percent
@@ -17,9 +18,8 @@ def diagnosis_title(found: Diagnosis) -> str:
     """The data and the trial in one line."""
     s = found.settings
     held = f"{len(found.partition)} clients, {s.data.describe()}"
-    return (
-        f"Diagnosis of {s.data.name}: {held}; trial: {s.model.name}, {s.train.rounds} rounds of {s.train.epochs} epochs"
-    )
+    trial = f"{bare(s.model.name)}, {s.train.rounds} rounds of {s.train.epochs} epochs"
+    return f"Diagnosis of {bare(s.data.name)}: {held}; trial: {trial}"
 
 
 def diagnosis_sections(found: Diagnosis) -> list[Section]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedetf.config import MACHINE, PersonalSettings
 from fedetf.methods import METHODS
+from fedetf.redact import bare, redacted
 from fedetf.report.runs_data import Problem, Run
 
 # What does not change the numbers, so that runs which differ in it belong together.
@@ -98,12 +99,12 @@ def arrange(runs: Sequence[Run]) -> Grid:
 
 
 def show(value: Any) -> str:
-    """A setting's value as text; a dash where it is left out."""
+    """A setting's value as text, fit to be passed on; a dash where it is left out."""
     if value is None:
         return "–"
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else bare(redacted(str(value)))
 
 
 def method_name(name: str) -> str:
@@ -175,7 +176,7 @@ def _names_of_variants(runs: Sequence[Run], settings: Sequence[str]) -> list[str
     short = {method: method_name(method) for method in methods}
     names = []
     for run, method in zip(runs, methods, strict=True):
-        name = short[method] if list(short.values()).count(short[method]) == 1 else method
+        name = short[method] if list(short.values()).count(short[method]) == 1 else show(method)
         chosen = [key for key in told_apart[method] if not _same(run.settings, key, _default(method, key))]
         own = ", ".join(f"{k.removeprefix('method.')} = {show(run.settings.get(k))}" for k in chosen)
         names.append(f"{name} ({own})" if own else name)

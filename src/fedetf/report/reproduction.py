@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedetf.files import make_folder, write_whole
 from fedetf.grid import conditions, failures
+from fedetf.redact import without_folders
 from fedetf.report.comparison import BEST, mean_and_spread
 from fedetf.report.figures import save_figure
 from fedetf.report.page import About, write_report
@@ -75,7 +76,7 @@ def to_markdown(found: Reproduction) -> str:
     """A table for each column of the experiment, and the claims."""
     parts = [
         f"# {found.experiment.title}\n",
-        f"{_scale(found)} What was really run is under each heading.\nCommand: `{found.command}`.\n",
+        f"{_scale(found)} What was really run is under each heading.\nCommand: `{without_folders(found.command)}`.\n",
     ]
     if found.trials:
         parts.append(

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedetf.config import flat
+from fedetf.commands import COMMAND
+from fedetf.config import ADDRESSES, flat
 from fedetf.errors import UserError
 from fedetf.files import RECORD, UnfitFile, is_file, read_text, read_toml
-from fedetf.grid import COMMAND, by_reason
+from fedetf.grid import by_reason
 from fedetf.records import Holdings, RoundLine, RunResult, read_holdings, read_result, read_rounds
+from fedetf.redact import redacted
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def _read(folder: Path) -> Run:
     if len(rounds) != result.rounds:
         raise UnfitFile(f"rounds.jsonl is damaged: it does not hold rounds 1 to {result.rounds}")
     command = folder.parent / COMMAND
-    return Run(folder, settings, result, rounds, holdings, read_text(command).splitlines() if is_file(command) else [])
+    commands = redacted(read_text(command)).splitlines() if is_file(command) else []
+    return Run(folder, settings, result, rounds, holdings, commands)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -92,7 +95,8 @@ def _settings(folder: Path) -> dict[str, Any]:
     settings = flat(read_toml(config))
     if not isinstance(settings.get("method.name"), str):
         raise UnfitFile("config.toml is damaged: it names no method")
-    settings.pop("measure.mlflow", None)  # pages are passed on, and an address may hold a password
+    for key in ADDRESSES:
+        settings.pop(key, None)  # pages are passed on, and who reads them need not know
     return settings
 
 
@@ -111,5 +115,5 @@ def _exists(path: Path) -> bool:
 
 
 def _last_line(path: Path) -> str:
-    lines = read_text(path).strip().splitlines()
+    lines = redacted(read_text(path)).strip().splitlines()
     return lines[-1].removeprefix("fedetf.errors.").removeprefix("UserError: ") if lines else "no reason is on record"

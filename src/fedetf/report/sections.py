@@ -4,6 +4,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from fedetf.own_code import asks_for_code
+from fedetf.redact import bare, without_folders
 from fedetf.report.groups import Grid, Group, Spread, show
 from fedetf.report.html import Html, heading, join, table, tag
 from fedetf.report.runs_data import Problem, Run, in_words
@@ -96,7 +98,8 @@ def problems(left_out: Sequence[Problem]) -> Html:
     """The runs that are not shown."""
     if not left_out:
         return Html("")
-    items = [tag("li", tag("code", folders), " ", reason) for folders, reason in in_words(left_out)]
+    said = [(without_folders(folders), without_folders(reason)) for folders, reason in in_words(left_out)]
+    items = [tag("li", tag("code", folders), " ", reason) for folders, reason in said]
     count = "One folder is" if len(left_out) == 1 else f"{len(left_out)} folders are"
     return tag("aside", tag("p", tag("b", f"{count} not shown")), tag("ul", *items), class_="problems")
 
@@ -112,7 +115,7 @@ def absences(grid: Grid) -> Html:
         for (client, why), rounds in reasons.items():
             name = sites[client] if client < len(sites) else f"client {client}"
             when = f"round{'s' if len(rounds) > 1 else ''} {', '.join(map(str, rounds))}"
-            items.append(tag("li", tag("code", str(run.folder)), f" {name}, {when}: {why}"))
+            items.append(tag("li", tag("code", bare(str(run.folder))), f" {name}, {when}: {why}"))
     if not items:
         return Html("")
     return tag("aside", tag("p", tag("b", "Updates that were left out")), tag("ul", *items), class_="problems")
@@ -261,11 +264,15 @@ def common_settings(grid: Grid) -> Html:
 def commands(grid: Grid) -> Html:
     """Where each number comes from, and the commands that repeat it."""
     runs = [run for group in grid.groups for run in group.runs]
-    whole = {f"{line} --out {_again(run.folder.parent)}": None for run in runs for line in run.comparison}
+    whole = {
+        f"{without_folders(line)} --out {_again(run.folder.parent)}": None for run in runs for line in run.comparison
+    }
     lines = [tag("pre", tag("code", line)) for line in whole]
     if lines:
         lines.insert(0, tag("p", "The whole comparison, all methods and seeds:"))
-    rows = [[str(run.folder), str(run.result.seed), *_accuracies(run), tag("code", _command(run))] for run in runs]
+    rows = [
+        [bare(str(run.folder)), str(run.result.seed), *_accuracies(run), tag("code", _command(run))] for run in runs
+    ]
     heads = ["Run folder", "Seed", "General, %", "Personal, %", "Command that repeats it"]
     return join([*lines, table([heading(heads)], rows, class_="runs")])
 
@@ -275,11 +282,13 @@ def _command(run: Run) -> str:
         return "was run by real sites: flwr run APP, with the settings in its config.toml"
     if run.settings.get("data.partition") == "given":
         return "was given its data in Python: fedetf.run(data=…)"
-    return f"fedetf run {shlex.quote(str(run.folder / 'config.toml'))} --out {_again(run.folder)}"
+    trust = " --trust-code" if asks_for_code(run.settings) else ""
+    config = shlex.quote(f"{bare(str(run.folder))}/config.toml")
+    return f"fedetf run {config}{trust} --out {_again(run.folder)}"
 
 
 def _again(folder: Path) -> str:
-    return shlex.quote(f"{folder}-again")
+    return shlex.quote(f"{bare(str(folder))}-again")
 
 
 def _accuracies(run: Run) -> list[str]:

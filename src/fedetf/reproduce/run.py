@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedetf.config import MACHINE, Settings, resolve
+from fedetf.config import BESIDE, Settings, resolve
 from fedetf.data import Partition, deal_out, load_dataset
 from fedetf.errors import UserError
 from fedetf.grid import GridProgress, first_data, run_cells
 from fedetf.reproduce.experiment import Experiment, Part, Scale, ScaleName, Trial, load_experiment, load_scale, plan
 from fedetf.reproduce.results import Results, collect
 from fedetf.runs import file_name, locked
-
-BESIDE = MACHINE | {"measure.mlflow"}  # not part of the command that gives it again; an address may hold a password
-
 
 LONGEST = 100  # letters of a file's name
 
@@ -85,7 +82,7 @@ def reproduce(
     loaded = first_data(cells)
     with locked(out):
         failed = run_cells(cells, loaded, progress or GridProgress())
-    decisive = {key: value for key, value in overrides.items() if key not in BESIDE}
+    decisive = {key: value for key, value in overrides.items() if key not in BESIDE}  # addresses hold passwords
     given = [*([part.name] if part.name else []), *(f"{key}={value}" for key, value in decisive.items())]
     settings: dict[str, list[Settings]] = {}
     for trial in trials:

@@ -1,0 +1,41 @@
+"""The commands that make a comparison, as its folder keeps them."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedetf.config import ADDRESSES, to_toml
+from fedetf.files import is_file, read_text, write_whole
+
+COMMAND = "command.txt"  # in a comparison's folder: the commands that make it, one a line
+
+
+def command(
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    preset: str | None,
+    overrides: Mapping[str, Any],
+    equal_budget: bool,
+    trust_code: bool = False,
+) -> str:
+    """The command line of a comparison, without ``--out``.
+
+    >>> command(["fedavg", "fedetf"], [7, 8], "demo", {"data.alpha": [0.1, 0.5], "train.rounds": 3}, False)
+    "fedetf compare demo --methods fedavg,fedetf --seeds 7,8 --set 'data.alpha=[0.1, 0.5]' --set train.rounds=3"
+    """
+    words = ["fedetf", "compare", *([preset] if preset else []), "--methods", ",".join(methods)]
+    words += ["--seeds", ",".join(map(str, seeds)), *(["--equal-budget"] if equal_budget else [])]
+    words += ["--trust-code"] if trust_code else []
+    for key, value in overrides.items():
+        if key not in ADDRESSES:  # they change no number, and may hold a password
+            words += ["--set", f"{key}={to_toml(value)}"]
+    return shlex.join(words)
+
+
+def note(folder: Path, line: str) -> None:
+    """Add a command to those that made a folder, unless it is among them."""
+    path = folder / COMMAND
+    before = read_text(path).splitlines() if is_file(path) else []
+    lines = "".join(f"{each}\n" for each in dict.fromkeys([*before, line]))
+    write_whole(path, lines.encode(), private=True)

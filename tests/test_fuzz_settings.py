@@ -1,7 +1,9 @@
 """Any settings, any command line: a result, or one line that says what is wrong."""
 
+import contextlib
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomllib

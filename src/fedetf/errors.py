@@ -16,6 +16,19 @@ def unknown(kind: str, name: str, known: Iterable[str], also: str = "") -> UserE
     return UserError(f"unknown {kind} {name!r}; {hint}choose from: {', '.join(names)}{also and f', or {also}'}")
 
 
+LONGEST = 500  # characters of a line that quotes others
+
+
+def printable(text: str) -> str:
+    r"""Text from outside as part of one line: control and other invisible characters escaped, its length bounded.
+
+    >>> printable("head\x1b[2J\nround 7: fine")
+    'head\\x1b[2J\\nround 7: fine'
+    """
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:LONGEST])
+    return line if len(text) <= LONGEST else f"{line}…"
+
+
 class RunError(RuntimeError):
     """A run that cannot go on, through no fault of the settings' form. One line; the command line exits with 1."""
 

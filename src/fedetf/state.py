@@ -25,25 +25,6 @@ def nbytes(state: Mapping[str, Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
-def defect(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> str | None:
-    """Say what makes ``state`` unfit to be folded in, or None if nothing does.
-
-    It must hold all tensors of ``like`` in their shapes; it may hold more, the method's own statistics.
-    """
-    missing = sorted(like.keys() - state.keys())
-    if missing:
-        return f"{', '.join(missing)} missing"
-    for name, tensor in state.items():
-        if name in like and tensor.shape != like[name].shape:
-            return f"{name} has shape {tuple(tensor.shape)}, not {tuple(like[name].shape)}"
-    floats = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
-    together = torch.cat([tensor.flatten() for tensor in floats.values()] or [torch.zeros(1)])
-    if len(together) and not torch.isfinite(torch.linalg.vector_norm(together, torch.inf)):  # one read from the device
-        name = next(name for name, tensor in floats.items() if not torch.isfinite(tensor).all())
-        return f"{name} holds NaN or infinite values"
-    return None
-
-
 class WeightedMean:
     """A running weighted mean of states (Eq. 2): one sum in memory, whatever the number of clients.
 

@@ -18,7 +18,8 @@ from fedetf.engines.steps import Result, Trained
 from fedetf.errors import UserError
 from fedetf.flower.federate import Federate
 from fedetf.methods import Method
-from fedetf.state import State, WeightedMean, defect, write_whole
+from fedetf.soundness import is_variance, unsound
+from fedetf.state import State, WeightedMean, write_whole
 
 
 def check_method(method: Method) -> None:
@@ -32,7 +33,7 @@ def check_method(method: Method) -> None:
 
 
 def noised(
-    answers: Mapping[int, Result], received: State, federate: Federate, ledger: "PrivacyLedger"
+    answers: Mapping[int, Result], received: State, federate: Federate, ledger: "PrivacyLedger", max_ratio: float
 ) -> dict[int, Result]:
     """Every sound upload replaced by the same thing: the received model and the noised mean of all clipped updates.
 
@@ -42,7 +43,8 @@ def noised(
     sound = {
         client: result
         for client, result in answers.items()
-        if isinstance(result, Trained) and defect(result.upload.state, received) is None
+        if isinstance(result, Trained)
+        and unsound(result.upload.state, received, result.upload.images, max_ratio) is None
     }
     if not sound:
         return dict(answers)
@@ -55,7 +57,7 @@ def noised(
     for name, update in mean.result().items():
         noise = normal_numbers(update.shape).to(update) * scale
         private[name] = received[name] + update + noise
-        if name.endswith("running_var"):  # a variance is not negative
+        if is_variance(name):
             private[name].clamp_(min=0)
     return {
         client: replace(result, upload=replace(result.upload, state=dict(private)))

@@ -12,11 +12,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedetf.api import execute, go_on
-from fedetf.config import MethodSettings, Settings
+from fedetf.config import MethodSettings, Settings, resolve
 from fedetf.data import Dataset, Partition, Samples, load_dataset, load_share
 from fedetf.engines.job import Job
-from fedetf.errors import RunError, UserError
+from fedetf.errors import RunError, UserError, printable
 from fedetf.federation import Federation, Listener, Outcome, Round
+from fedetf.flower.bounds import SampleBound
 from fedetf.flower.engine import FlowerEngine
 from fedetf.flower.federate import Federate
 from fedetf.flower.privacy import PrivacyLedger, check_method
@@ -36,7 +37,7 @@ def server_app(settings: Path) -> ServerApp:
             federate = Federate.of(context.run_config)
             serve(server_job(federate, federate.settings(settings)), federate, grid)
         except (UserError, RunError) as error:
-            LOG.error("error: %s", error)
+            LOG.error("error: %s", printable(str(error)))
             raise
 
     return app
@@ -47,14 +48,15 @@ def serve(job: Job, federate: Federate, grid: Grid) -> None:
     folder = Path(federate.out).expanduser()
     if (folder / "result.json").is_file():
         raise UserError(f"the run in {folder} is finished; give another: flwr run . --run-config 'out=\"...\"'")
-    engine = FlowerEngine(job, federate, grid, PrivacyLedger(folder, federate))
+    bound = SampleBound(folder, federate, job.settings.train.epochs)
+    engine = FlowerEngine(job, federate, grid, PrivacyLedger(folder, federate), bound)
     listeners: list[Listener] = [RunId(folder, federate, engine), RoundLog(federate.sites)]
     if federate.noise:
         check_method(job.method)
     if not (folder / "config.toml").is_file():
         execute(job, folder, listeners, engine=engine)
         return
-    if (folder / "config.toml").read_text("utf-8") != job.settings.to_toml():
+    if resolve(str(folder / "config.toml")) != job.settings:
         raise UserError(f"the settings are not those that {folder} was begun with; put them back, or give another out")
     go_on(job, folder, listeners, engine)
 
@@ -117,7 +119,7 @@ class RoundLog(Listener):
         """One line."""
         out = {**record.refused, **record.missing}
         took = ", ".join(self._sites[client] for client in record.participants if client not in out)
-        LOG.info("round %d: loss %s, general %s, with %s", record.round, record.loss, record.general, took)
+        LOG.info("round %d: loss %s, general %s, with %s", record.round, record.loss, record.general, printable(took))
 
     def finished(self, outcome: Outcome) -> None:
         """The end."""

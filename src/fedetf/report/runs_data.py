@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
-from fedetf.config import flat
+from fedetf.config import UpdateSettings, flat
 from fedetf.errors import UserError
 from fedetf.grid import COMMAND, by_reason
 
@@ -90,6 +90,7 @@ class Problem:
     reason: str
 
 
+ADDED = flat({"update": UpdateSettings().model_dump()})  # what folders of version 0.1.0 lack: it was as by default now
 MOST_NAMED = 3  # folders with the same problem
 
 
@@ -161,7 +162,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     if not config.exists() and error.exists():
         raise _UnusableError(f"failed: {_last_line(error)}")
     try:
-        settings = flat(tomllib.loads(_text(config)))
+        settings = {**ADDED, **flat(tomllib.loads(_text(config)))}
     except tomllib.TOMLDecodeError:
         raise _UnusableError("config.toml is damaged") from None
     if not isinstance(settings.get("method.name"), str):

@@ -107,7 +107,7 @@ def misfit(
         if not tensor.is_floating_point() and (tensor < 1).any():
             return f"{name} has a count below 1"
         if not tensor.is_floating_point() and sum(tensor.flatten().tolist()) > samples:  # in whole numbers of any size
-            return f"{name} counts more than the site's {samples} samples"
+            return f"its {name} are of more samples than the {samples} that it may have"
     return None
 
 

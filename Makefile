@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Bytecode is written when a module is first used: compiling all of torch up front doubles the time of an install.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
 
-.PHONY: demo setup test coverage quick lint docs clean
+.PHONY: demo setup test fuzz coverage quick lint docs clean
 
 demo: $(VENV)/core
 	$(BIN)/python examples/demo.py
@@ -15,6 +15,10 @@ setup: $(VENV)/dev
 
 test: setup lint docs
 	$(BIN)/pytest --numprocesses auto --dist loadgroup --durations 30
+
+# Strangers' settings, command lines, files and messages: 10,000 new examples of each test, hours on two cores.
+fuzz: setup
+	FEDETF_FUZZ=10000 $(BIN)/pytest --numprocesses auto --dist loadgroup -p no:cacheprovider $(wildcard tests/test_fuzz_*.py)
 
 coverage: setup
 	$(BIN)/pytest --numprocesses auto --dist loadgroup --cov --cov-report=term

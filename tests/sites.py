@@ -1,13 +1,16 @@
 """Real sites for tests: a new app folder, and a grid that carries Flower's messages within one process."""
 
+import functools
+import json
 from collections.abc import Callable, Iterable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tomllib
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, Context, Message, RecordDict
 from flwr.common.config import flatten_dict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
@@ -15,8 +18,12 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedetf.api import prepare
+from fedetf.config import resolve
+from fedetf.data import load
+from fedetf.federation import Federation
 from fedetf.flower.new import new_app
-from fedetf.state import load_state
+from fedetf.state import load_state, save_state
 
 SITES = ["berlin", "paris", "rome"]
 SMALL = """
@@ -69,7 +76,7 @@ class Wire(Grid):
         assert spec.loader is not None
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
-        self.server, self.client = module.server, module.client
+        self.app, self.server, self.client = app, module.server, module.client
         pyproject = tomllib.loads((app / "pyproject.toml").read_text())
         self.config = {**flatten_dict(pyproject["tool"]["flwr"]["app"]["config"]), **config}
         self.nodes = {100 + k: {"data": data(k), "keep": str(keep / name)} for k, name in enumerate(SITES)}
@@ -124,3 +131,41 @@ def assert_same_model(a: Path, b: Path) -> None:
     left, right = (load_state(folder / "model.safetensors") for folder in (a, b))
     assert left.keys() == right.keys()
     assert all(torch.equal(tensor, right[name]) for name, tensor in left.items())
+
+
+DIGITS = functools.cache(load._digits)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pauses, and the digits are read once: every step of a site reads its data, as in a process of its own."""
+    monkeypatch.setattr("fedetf.flower.engine.PAUSE", 0.0)
+    monkeypatch.setattr(load, "_digits", DIGITS)
+
+
+def quick(tmp_path: Path, method: str = "feddyn", rounds: int = 2, **config: object) -> Wire:
+    """A federation of small perceptrons, without the personal stage."""
+    app = tmp_path / "app"
+    if not app.exists():
+        make_app(app, method, rounds, model="mlp", limit=60, more="")
+        settings = (app / "settings.toml").read_text().replace("[personal]\n", "[personal]\nenabled = false\n")
+        (app / "settings.toml").write_text(settings)
+    return Wire(app, tmp_path / "kept", **{"out": str(tmp_path / "run"), "min-sites": 1, **config})
+
+
+def assert_ends_as_with(tmp_path: Path, schedule: list[list[int]]) -> None:
+    """The run ended as the serial simulator does with these participants."""
+    settings = resolve(str(tmp_path / "app" / "settings.toml"), {"data.clients": 3, "engine.name": "serial"})
+    (tmp_path / "expected").mkdir()
+    model = Federation(prepare(settings), schedule).run().model
+    save_state(model, tmp_path / "expected" / "model.safetensors", {})
+    assert_same_model(tmp_path / "run", tmp_path / "expected")
+
+
+def records(tmp_path: Path) -> list[dict[str, dict[str, str]]]:
+    return [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+
+
+def spoilt_model(answer: Message, name: str, tensor: torch.Tensor) -> Message:
+    answer.content.array_records["upload"][name] = Array(tensor.numpy())
+    return answer

@@ -46,12 +46,12 @@ def test_updates_are_clipped_as_one_vector() -> None:
 
 def test_a_method_sees_the_plain_mean_of_clipped_updates_and_nothing_of_the_unsound(tmp_path: Path) -> None:
     answers = {
-        0: trained(0, 100, w=torch.tensor([3.0, 4.0]), n=torch.tensor(50)),  # clipped to (0.6, 0.8)
+        0: trained(0, 100, w=torch.tensor([3.0, 4.0]), n=torch.tensor(13)),  # clipped to (0.6, 0.8)
         1: trained(1, 1, w=torch.tensor([0.0, 0.5]), n=torch.tensor(4)),
         2: trained(2, 5, w=torch.tensor([math.nan, 0.0]), n=torch.tensor(4)),
         3: Missing(3, "late"),
     }
-    private = noised(answers, RECEIVED, federate(noise=1e-9, clip=1.0), ledger(tmp_path))
+    private = noised(answers, RECEIVED, federate(noise=1e-9, clip=1.0), ledger(tmp_path), 1e6)
     for client in (0, 1):
         state = private[client].upload.state
         assert state["w"].tolist() == pytest.approx([0.3, 0.65], abs=1e-6)
@@ -64,10 +64,10 @@ def test_the_noise_has_the_standard_deviation_of_the_mean_and_differs_from_run_t
     received = {"w": torch.zeros(200_000), "bn.running_var": torch.zeros(1000)}
     answers = {k: trained(k, 1, **received) for k in range(4)}
     asked, book = federate(noise=2.0, clip=3.0), ledger(tmp_path)
-    first, second = (noised(answers, received, asked, book)[0].upload.state["w"] for _ in range(2))
+    first, second = (noised(answers, received, asked, book, 1e6)[0].upload.state["w"] for _ in range(2))
     assert float(first.std()) == pytest.approx(2.0 * 3.0 / 4, rel=0.01)
     assert not torch.equal(first, second)
-    variance = noised(answers, received, asked, book)[0].upload.state["bn.running_var"]
+    variance = noised(answers, received, asked, book, 1e6)[0].upload.state["bn.running_var"]
     assert float(variance.min()) == 0
 
 
@@ -85,16 +85,16 @@ def test_a_mean_counts_before_it_is_used_and_twice_if_it_is_drawn_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = {0: trained(0, 1, **RECEIVED)}
-    noised(answers, RECEIVED, federate(noise=1.0), ledger(tmp_path))
+    noised(answers, RECEIVED, federate(noise=1.0), ledger(tmp_path), 1e6)
 
     def power_cut(shape: object) -> torch.Tensor:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(privacy, "normal_numbers", power_cut)
     with pytest.raises(KeyboardInterrupt):
-        noised(answers, RECEIVED, federate(noise=1.0), ledger(tmp_path))
+        noised(answers, RECEIVED, federate(noise=1.0), ledger(tmp_path), 1e6)
     monkeypatch.undo()
-    noised(answers, RECEIVED, federate(noise=1.0), ledger(tmp_path))  # by the server that was started anew
+    noised(answers, RECEIVED, federate(noise=1.0), ledger(tmp_path), 1e6)  # by the server that was started anew
     spent = json.loads((tmp_path / "privacy.json").read_text())
     assert spent["releases"] == 3
     assert spent["epsilon"] == pytest.approx(epsilon(1.0, 1e-5, 3, 3))

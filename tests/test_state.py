@@ -3,7 +3,8 @@ import itertools
 import pytest
 import torch
 
-from fedetf.state import WeightedMean, clone, defect, load_state, nbytes, save_state
+from fedetf.soundness import defect
+from fedetf.state import WeightedMean, clone, load_state, nbytes, save_state
 
 
 def mean(*pairs: tuple[dict[str, torch.Tensor], float]) -> dict[str, torch.Tensor]:

@@ -117,6 +117,14 @@ class MethodSettings(BaseModel):
     name: str = Field("fedetf", description="see: fedetf list methods")
 
 
+class UpdateSettings(Section):
+    """What a client may send."""
+
+    max_ratio: Positive = Field(
+        1e6, description="an update more than so many times as long as the model it began from is refused"
+    )
+
+
 class PersonalSettings(Section):
     """The personal stage after the last round (Algorithm 2 for FedETF)."""
 
@@ -175,6 +183,7 @@ class Settings(Section):
     model: ModelSettings = ModelSettings()
     train: TrainSettings = TrainSettings()
     method: MethodSettings = MethodSettings()
+    update: UpdateSettings = UpdateSettings()
     personal: PersonalSettings = PersonalSettings()
     engine: EngineSettings = EngineSettings()
     measure: MeasureSettings = MeasureSettings()

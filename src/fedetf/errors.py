@@ -33,6 +33,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or said
 
 
+LONGEST = 500  # characters of a line that quotes others
+
+
+def printable(text: str, longest: int = LONGEST) -> str:
+    r"""Text from outside as part of one line: control and other invisible characters escaped, its length bounded.
+
+    >>> printable("head\x1b[2J\nround 7: fine")
+    'head\\x1b[2J\\nround 7: fine'
+    """
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:longest])
+    return line if len(text) <= longest else f"{line}…"
+
+
 class RunError(RuntimeError):
     """A run that cannot go on, through no fault of the settings' form. One line; the command line exits with 1.
 

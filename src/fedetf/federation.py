@@ -19,11 +19,12 @@ from fedetf.engines.job import Job
 from fedetf.engines.make import make_engine
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Missing, Personal, Trained
-from fedetf.errors import RunError
+from fedetf.errors import RunError, printable
 from fedetf.measure import Consistency, collapse
 from fedetf.methods import Scope, Server, Upload
 from fedetf.provenance import commit
-from fedetf.state import State, clone, defect, nbytes
+from fedetf.soundness import defect, unsound
+from fedetf.state import State, clone, nbytes
 
 
 @dataclass
@@ -171,6 +172,7 @@ class Federation:
             self.method.aggregate(self.server, sound)  # 2. the server folds in what they send
             for _ in sound:  # what a method leaves is taken all the same: workers must be free for what follows
                 pass
+            self._check_model(f"round {t}")
             self.train_seconds += time.perf_counter() - began
             self._measure(record, consistency)  # 3. what came of it
             record.seconds = time.perf_counter() - began
@@ -207,7 +209,14 @@ class Federation:
         self.method.finish(self.server, sent)
         for _ in sent:
             pass
+        self._check_model("after the last round")
         return sum(sizes), down
+
+    def _check_model(self, when: str) -> None:
+        """Stop, before anything is written, if what the server made cannot be used."""
+        problem = defect(self.server.state, {}) or defect(self.server.own, {})
+        if problem is not None:
+            raise RunError(f"{when}: the server's new model is of no use: {printable(problem)}; lower train.lr")
 
     def _is_measured(self, t: int) -> bool:
         return self.job.settings.measure.due(t, len(self.schedule))
@@ -251,7 +260,7 @@ class Federation:
         """Pass on the uploads that can be averaged, and keep the books of the round."""
         losses = []
         shared = self.method.scoped(self.server.state, Scope.SHARED)
-        down = nbytes(self.server.state)
+        down, max_ratio = nbytes(self.server.state), self.job.settings.update.max_ratio
         for result in trained:
             if isinstance(result, Missing):
                 (record.refused if result.refused else record.missing)[result.client] = result.why
@@ -260,9 +269,9 @@ class Federation:
             record.bytes_down += down
             record.bytes_up += nbytes(upload.state)
             record.images += upload.images
-            problem = defect(upload.state, shared) or defect(result.private, {})
+            problem = unsound(upload.state, shared, upload.images, max_ratio) or defect(result.private, {})
             if problem is not None:
-                record.refused[upload.client] = problem
+                record.refused[upload.client] = printable(problem)
                 continue
             self.engine.keep(result, record.round)
             if consistency is not None:

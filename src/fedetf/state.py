@@ -26,25 +26,6 @@ def nbytes(state: Mapping[str, Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
-def defect(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> str | None:
-    """Say what makes ``state`` unfit to be folded in, or None if nothing does.
-
-    It must hold all tensors of ``like`` in their shapes; it may hold more, the method's own statistics.
-    """
-    missing = sorted(like.keys() - state.keys())
-    if missing:
-        return f"{', '.join(missing)} missing"
-    for name, tensor in state.items():
-        if name in like and tensor.shape != like[name].shape:
-            return f"{name} has shape {tuple(tensor.shape)}, not {tuple(like[name].shape)}"
-    floats = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
-    together = torch.cat([tensor.flatten() for tensor in floats.values()] or [torch.zeros(1)])
-    if len(together) and not torch.isfinite(torch.linalg.vector_norm(together, torch.inf)):  # one read from the device
-        name = next(name for name, tensor in floats.items() if not torch.isfinite(tensor).all())
-        return f"{name} holds NaN or infinite values"
-    return None
-
-
 def widest(device: torch.device) -> torch.dtype:
     """Double precision where the device has it, for sums and logarithms that are rounded once."""
     return torch.float32 if device.type == "mps" else torch.float64

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from fedetf import __version__
 from fedetf.cli import bench, compare, diagnose, flower, lists, partition, report, reproduce, run, use
 from fedetf.cli.flags import Parser
-from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory
+from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory, printable
 from fedetf.redact import redacted
 
 
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+LINE = 4_000  # characters: all settings of a section have room in it
 UNEXPECTED = "fedetf met something that it does not know; FEDETF_DEBUG=1 shows where, please report it"
 BAD_NAMES = {errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
 ADVICE = {
@@ -98,12 +99,12 @@ def _interrupt(*_: Any) -> NoReturn:
 def _fail(error: Exception, status: int) -> int:
     if isinstance(error, StepError) and error.__cause__ is not None:
         _say(redacted("".join(traceback.format_exception(error.__cause__)).rstrip()))
-    _say(f"error: {' '.join(redacted(str(error)).split())}")
+    _say(f"error: {printable(' '.join(redacted(str(error)).split()), LINE)}")
     return status
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    _say(redacted(f"warning: {message}"))
+    _say(printable(redacted(f"warning: {message}"), LINE))
 
 
 def build_parser() -> argparse.ArgumentParser:

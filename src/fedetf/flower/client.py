@@ -4,36 +4,46 @@ import logging
 import time
 from pathlib import Path
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedetf.errors import RunError, StepError, UserError, printable
 from fedetf.flower.federate import Federate
-from fedetf.flower.messages import TYPES, from_records, pack_answer
+from fedetf.flower.messages import from_records, pack_answer
 from fedetf.flower.site import Site, node_settings
 
 FAILED = 2  # Flower's code for an error in a ClientApp
 LOG = logging.getLogger("flwr")
 
 
-def client_app(settings: Path) -> ClientApp:
-    """The app that a site's SuperNode runs; ``settings`` is the TOML file beside the app."""
-    app = ClientApp()
+class SiteApp(ClientApp):
+    """The app that a site's SuperNode runs. It takes every message itself: also one of a kind that there is not."""
 
-    def perform(message: Message, context: Context) -> Message:
-        began = time.perf_counter()
+    def __init__(self, settings: Path):
+        super().__init__()
+        self._settings = settings
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message. Of an error the server learns only that there was one: its text may name patients."""
         try:
-            federate = Federate.of(context.run_config)
-            step, order, received = from_records(message)
-            node = node_settings(context.node_config)
-            site = Site(federate, federate.settings(settings, node.trust_code), order.client, node)
-            answer = pack_answer(site.perform(step, order, received))
-        except Exception:  # its text may name patients' files: it stays in the log of the site
+            return Message(self._perform(message, context), reply_to=message)
+        except (UserError, RunError) as error:
+            LOG.error("error: %s", printable(str(error)), exc_info=isinstance(error, StepError))
+        except Exception:
             LOG.exception("the step failed, and the server is told only that")
-            return Message(Error(FAILED, "the step failed; the log of the site says why"), reply_to=message)
-        LOG.info("%s: done in %.1f s", step, time.perf_counter() - began)
-        return Message(answer, reply_to=message)
+        return Message(Error(FAILED, "the step failed; the log of the site says why"), reply_to=message)
 
-    app.train()(perform)
-    for kind in ("summarise", "personalise"):
-        app.query(TYPES[kind].removeprefix("query."))(perform)
-    return app
+    def _perform(self, message: Message, context: Context) -> RecordDict:
+        began = time.perf_counter()
+        federate = Federate.of(context.run_config)
+        step, order, received = from_records(message)
+        node = node_settings(context.node_config)
+        site = Site(federate, federate.settings(self._settings, node.trust_code), order.client, node)
+        answer = pack_answer(site.perform(step, order, received))
+        LOG.info("%s: done in %.1f s", step, time.perf_counter() - began)
+        return answer
+
+
+def client_app(settings: Path) -> ClientApp:
+    """The app of a site; ``settings`` is the TOML file beside the app."""
+    return SiteApp(settings)

@@ -8,22 +8,27 @@ from dataclasses import dataclass
 import torch
 from flwr.app import Message
 from flwr.serverapp import Grid
+from httpx import HTTPError
 
 from fedetf.engines.base import Engine, Tick
 from fedetf.engines.job import Job
 from fedetf.engines.make import find_device
 from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
 from fedetf.engines.worker import Worker
-from fedetf.errors import RunError
+from fedetf.errors import RunError, printable
+from fedetf.flower.arrays import to_arrays
+from fedetf.flower.bounds import SampleBound
 from fedetf.flower.federate import Federate
-from fedetf.flower.messages import TYPES, Order, misfit, to_arrays, to_records, unpack_answer
+from fedetf.flower.messages import TYPES, Order, misfit, to_records, unpack_answer
 from fedetf.flower.privacy import PrivacyLedger, noised
 from fedetf.flower.states import RoundsOnly
 from fedetf.methods import Rows, Scope
-from fedetf.state import State, defect
+from fedetf.soundness import defect, other_type, too_large
+from fedetf.state import State, nbytes
 
 LOG = logging.getLogger("flwr")
 PAUSE = 1.0  # seconds between two looks at what has arrived
+MARGIN = 2**20  # bytes that an answer may have beyond twice what the method sends: names, headers
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class FlowerEngine(Engine):
     The server trains nobody: it only tests the global model, on a set of its own.
     """
 
-    def __init__(self, job: Job, federate: Federate, grid: Grid, ledger: PrivacyLedger):
+    def __init__(self, job: Job, federate: Federate, grid: Grid, ledger: PrivacyLedger, bound: SampleBound):
         super().__init__(job, RoundsOnly())
         self.fewest = federate.min_sites
         self.measures = bool(federate.test)
@@ -48,7 +53,10 @@ class FlowerEngine(Engine):
         self._federate = federate
         self._grid = grid
         self._ledger = ledger
+        self._bound = bound
         self._worker = Worker(job, find_device(job.settings.engine.device))
+        self._features = self._worker.features
+        self._most = MARGIN + 2 * self._largest()
         self._notes = job.method.personal_notes(job.settings.personal)
         self._complete = False  # whether the sites were waited for
 
@@ -68,8 +76,11 @@ class FlowerEngine(Engine):
             yield from (self._worker.perform(step, received, {}) for step in steps)
             return
         answers = self._ask(steps, received, tick)
+        if steps[0].kind == "train":
+            answers = self._bounded(steps, answers)
         if steps[0].kind == "train" and self._federate.noise:
-            answers = noised(answers, self._shared(received), self._federate, self._ledger)
+            max_ratio = self.job.settings.update.max_ratio
+            answers = noised(answers, self._shared(received), self._federate, self._ledger, max_ratio)
         for step in steps:
             yield answers[step.client]
 
@@ -91,10 +102,13 @@ class FlowerEngine(Engine):
         waiting = self._send([step for step in steps if step.client in nodes], nodes, received)
         answers: dict[int, Result] = {}
         while waiting and time.monotonic() < ends:
-            for reply in self._grid.pull_messages(list(waiting)):
-                step = waiting.pop(reply.metadata.reply_to_message_id)
-                answers[step.client] = self._read(step, reply)
-                tick()
+            for message in list(waiting):
+                step = waiting[message]
+                result = self._answer(message, step, received)
+                if result is not None:
+                    del waiting[message]
+                    answers[step.client] = result
+                    tick()
             for message in self._lost(waiting, nodes):
                 step = waiting.pop(message)
                 answers[step.client] = self._missing(step, "its node was started anew")
@@ -120,7 +134,9 @@ class FlowerEngine(Engine):
             )
             for step in steps
         ]
-        names = self._grid.push_messages(messages)
+        names = list(self._grid.push_messages(messages))
+        if steps and not names:
+            raise RunError("Flower took none of the messages, its log says why; the model may be too large for it")
         return {name: step for name, step in zip(names, steps, strict=True) if name}  # none: its node has just left
 
     def _lost(self, waiting: Mapping[str, Step], nodes: Mapping[int, Node]) -> list[str]:
@@ -136,42 +152,73 @@ class FlowerEngine(Engine):
     def _order(self, step: Step) -> Order:
         return Order(self.run, step.client, step.round, self.private.rounds.get(step.client, 0))
 
-    def _read(self, step: Step, reply: Message) -> Result:
+    def _answer(self, message: str, step: Step, received: State) -> Result | None:
+        """What has come in reply to a message; None if nothing has.
+
+        Replies are fetched one by one: one that Flower itself cannot take apart leaves the others alone.
+        """
+        try:
+            replies = list(self._grid.pull_messages([message]))
+        except (OSError, HTTPError):  # of the connection to the SuperLink
+            raise
+        except Exception as error:  # whatever a malformed message can do to Flower
+            return self._missing(step, f"its answer cannot be read: {type(error).__name__}", refused=True)
+        reply = next((reply for reply in replies if reply.metadata.reply_to_message_id == message), None)
+        return None if reply is None else self._read(step, reply, received)
+
+    def _read(self, step: Step, reply: Message, received: State) -> Result:
         """What a site's message says. It comes from outside: nothing in it may end the run."""
         if reply.has_error():
             return self._missing(step, f"failed: {reply.error.reason}")
         try:
-            result = unpack_answer(step, reply.content, self.device)
-        except Exception as error:  # whatever a malformed message can do to the code that reads it
-            return self._missing(step, f"its answer cannot be read: {type(error).__name__}", refused=True)
-        problem = None
-        if isinstance(result, Trained):  # the round loop looks at its values and at the shapes of the model
-            problem = self._problem(result.upload.state)
-        elif isinstance(result, dict):
-            problem = self._misfit(result, self.job.method.summary_rows) or defect(result, {})
-        elif isinstance(result, Personal) and len(result.curve) not in (0, self._notes):  # none: nothing is held out
-            problem = f"its curve has {len(result.curve)} steps, not {self._notes}"
+            result = unpack_answer(step, reply.content, self.device, self._most)
+            problem = self._problem(result, received)
+        except RunError as error:
+            problem = f"its answer cannot be read: {error}"
+        except Exception as error:  # whatever else a malformed message can do to the code that reads it
+            problem = f"its answer cannot be read: {type(error).__name__}"
         return result if problem is None else self._missing(step, problem, refused=True)
 
-    def _problem(self, sent: State) -> str | None:
-        """What is wrong with the types of a model, and with what comes beside it."""
-        shared = self._shared(self._worker.net.state_dict())
-        other = next((name for name in shared.keys() & sent.keys() if shared[name].dtype != sent[name].dtype), None)
-        if other is not None:
-            return f"{other} has the type {sent[other].dtype}, not {shared[other].dtype}"
-        extras = {name: tensor for name, tensor in sent.items() if name not in shared}
-        return self._misfit(extras, self.job.method.upload_rows)
+    def _problem(self, result: Result, received: State) -> str | None:
+        """What is wrong with a result that came from outside; of a model, what the round loop does not look at."""
+        method, shared = self.job.method, self._shared(received)
+        if isinstance(result, Trained):
+            sent = result.upload.state
+            extras = {name: tensor for name, tensor in sent.items() if name not in shared}
+            return other_type(sent, shared) or self._misfit(extras, method.upload_rows, result.upload.samples)
+        if isinstance(result, dict):
+            max_ratio = self.job.settings.update.max_ratio
+            problem = self._misfit(result, method.summary_rows, self._bound.samples) or defect(result, {})
+            return problem or too_large(result, shared, max_ratio)
+        if isinstance(result, Personal) and len(result.curve) not in (0, self._notes):  # none: nothing is held out
+            return f"its curve has {len(result.curve)} steps, not {self._notes}"
+        return None
 
-    def _misfit(self, extras: State, rows: Mapping[str, Rows]) -> str | None:
-        return misfit(extras, rows, len(self.job.dataset.classes), self._worker.features)
+    def _bounded(self, steps: Sequence[Step], answers: Mapping[int, Result]) -> dict[int, Result]:
+        """The answers without those of sites that claim too much."""
+        trained = {client: result for client, result in answers.items() if isinstance(result, Trained)}
+        self._bound.find(result.upload.samples for result in trained.values())
+        problems = {client: self._bound.excess(result) for client, result in trained.items()}
+        refused = [(step, why) for step in steps if (why := problems.get(step.client)) is not None]
+        return {**answers, **{step.client: self._missing(step, why, refused=True) for step, why in refused}}
+
+    def _misfit(self, extras: State, rows: Mapping[str, Rows], samples: float) -> str | None:
+        return misfit(extras, rows, len(self.job.dataset.classes), self._features, samples)
+
+    def _largest(self) -> int:
+        """How many bytes a site sends at most, if it sends what the method does."""
+        method, classes = self.job.method, len(self.job.dataset.classes)
+        rows = [*method.upload_rows.values(), *method.summary_rows.values(), Rows(torch.int64, 0)]
+        statistics = sum(classes * int(self._features**row.dimensions) * row.dtype.itemsize for row in rows)
+        return nbytes(self._shared(self._worker.net.state_dict())) + statistics
 
     def _shared(self, state: State) -> State:
         """The part of the net that every site trains and sends."""
         return self.job.method.scoped(state, Scope.SHARED)
 
     def _missing(self, step: Step, why: str, refused: bool = False) -> Missing:
-        LOG.warning("%s (%s): left out: %s", self._federate.sites[step.client], step, why)
-        return Missing(step.client, why, refused)
+        LOG.warning("%s", printable(f"{self._federate.sites[step.client]} ({step}): left out: {why}"))
+        return Missing(step.client, printable(why), refused)
 
     def _connected(self, clients: Sequence[int]) -> dict[int, Node]:
         """The nodes of those sites that are there. At first all are waited for, later only for as many as must be."""
@@ -186,7 +233,7 @@ class FlowerEngine(Engine):
             time.sleep(PAUSE)
         self._complete = True
         if len(there) < min(self.fewest, len(clients)):
-            away = ", ".join(names[client] for client in clients if client not in there)
+            away = printable(", ".join(names[client] for client in clients if client not in there))
             raise RunError(
                 f"{len(there)} sites are connected, at least {self.fewest} are needed; start the nodes of: {away} "
                 "(keys are registered with: flwr supernode register KEY.pub --name SITE)"

@@ -36,6 +36,7 @@ class Federate(Section):
     out: str = Field(min_length=1)  # the run folder, seen from where the SuperLink was started
     test: str = ""  # the server's own test set: a folder, or the name of the dataset in the settings; "": none
     min_sites: Count = 1  # fewer sound updates in a round end the run
+    max_samples: Annotated[int, Field(ge=0)] = 0  # who reports more is left out; 0: ten times the first round's median
     deadline: Positive = 3600.0  # seconds that a round waits for answers
     join: Positive = 120.0  # seconds that the run waits for sites to connect
     noise: NonNegative = 0.0  # multiplier of differential privacy's noise; 0: none

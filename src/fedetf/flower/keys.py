@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedetf.errors import UserError
+from fedetf.files import make_folder, write_whole
 from fedetf.flower.new import are_names
 
 DAYS = 365
@@ -39,7 +40,7 @@ def make_keys(folder: Path, sites: Sequence[str], host: str = "127.0.0.1") -> No
         raise UserError(f"{folder} exists already and is not overwritten; give another folder")
     if not are_names(sites) or {"ca", "server"} & set(sites):
         raise UserError(f"sites are different names of letters, digits and hyphens, none of ca and server: {sites}")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     authority = ec.generate_private_key(CURVE)
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fedetf test CA")])
     _write_pair(folder, "ca", authority, _certificate(issuer, authority, issuer, authority, None))
@@ -53,9 +54,9 @@ def make_keys(folder: Path, sites: Sequence[str], host: str = "127.0.0.1") -> No
 def make_site_key(folder: Path, site: str) -> None:
     """A key pair as Flower's nodes take it. A real site makes its own, and hands over the ``.pub`` only."""
     key = ec.generate_private_key(CURVE)
-    _write_secret(folder / site, key.private_bytes(PEM, OPENSSH, BARE))
+    write_whole(folder / site, key.private_bytes(PEM, OPENSSH, BARE), private=True)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    (folder / f"{site}.pub").write_bytes(public + b"\n")
+    write_whole(folder / f"{site}.pub", public + b"\n")
 
 
 def _certificate(subject: x509.Name, key: Key, issuer: x509.Name, authority: Key, host: str | None) -> x509.Certificate:
@@ -99,11 +100,5 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _write_pair(folder: Path, name: str, key: Key, certificate: x509.Certificate) -> None:
-    _write_secret(folder / f"{name}.key", key.private_bytes(PEM, PKCS8, BARE))
-    (folder / f"{name}.crt").write_bytes(certificate.public_bytes(PEM))
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    """For the owner's eyes only, from the first moment."""
-    path.touch(mode=0o600)
-    path.write_bytes(content)
+    write_whole(folder / f"{name}.key", key.private_bytes(PEM, PKCS8, BARE), private=True)
+    write_whole(folder / f"{name}.crt", certificate.public_bytes(PEM))

@@ -1,20 +1,27 @@
-"""How steps and their results travel as Flower messages. What is not written here does not leave a site."""
+"""How steps and their results travel as Flower messages. What is not written here does not leave a site.
+
+What arrives is checked at both ends; a RunError says in one line what is wrong with it.
+"""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, MetricRecordValues, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, MetricRecordValues, RecordDict
 
 from fedetf.engines.steps import Personal, Result, Step, Trained
+from fedetf.errors import RunError
+from fedetf.flower.arrays import to_arrays, to_state
 from fedetf.methods import Rows, Upload
 from fedetf.state import State
 
 Metrics = dict[str, MetricRecordValues]
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 TYPES = {"train": "train", "summarise": "query.summarise", "personalise": "query.personalise"}
+MOST_EPOCHS = 1e6  # of a personal stage
 
 
 @dataclass(frozen=True)
@@ -34,10 +41,13 @@ def to_records(order: Order, received: ArrayRecord) -> RecordDict:
 
 def from_records(message: Message) -> tuple[Step, Order, State]:
     """What a site is to do, and the model that it received."""
-    kind = next(kind for kind, name in TYPES.items() if message.metadata.message_type.startswith(name))
-    order = Order(**message.content.config_records["order"])  # type: ignore[arg-type]  # as Order has them
+    kinds = {name: kind for kind, name in TYPES.items()}
+    kind = kinds.get(message.metadata.message_type)
+    if kind is None or not message.has_content():
+        raise RunError(f"no step of fedetf: {message.metadata.message_type}")
+    order = _order(_record(message.content, "order", ConfigRecord))
     step = Step(kind, cost=0, client=order.client, round=order.round)  # type: ignore[arg-type]  # a key of TYPES
-    return step, order, to_state(message.content.array_records["model"])
+    return step, order, to_state(_record(message.content, "model", ArrayRecord))
 
 
 def pack_answer(result: Result) -> RecordDict:
@@ -54,25 +64,31 @@ def pack_answer(result: Result) -> RecordDict:
     return RecordDict({"summary": to_arrays(result)})
 
 
-def unpack_answer(step: Step, content: RecordDict, device: torch.device) -> Result:
-    """What a site sent; whatever is wrong with its form raises an error."""
+def unpack_answer(step: Step, content: RecordDict, device: torch.device, most: int) -> Result:
+    """What a site sent, if its arrays have at most so many bytes."""
     if step.kind == "summarise":
-        return to_state(content.array_records["summary"], device)
-    metrics = content.metric_records["metrics"]
+        return _tensors(content, "summary", device, most)
+    metrics = _record(content, "metrics", MetricRecord)
     if step.kind == "personalise":
-        accuracy = _number(metrics["accuracy"], 1) if "accuracy" in metrics else None
-        curve = [_number(value, 1) for value in metrics.get("curve", [])]  # type: ignore[union-attr]  # or it raises
-        return Personal(step.client, accuracy, curve, _number(metrics["epochs"], math.inf), {})
+        accuracy = _number(metrics, "accuracy", 1) if "accuracy" in metrics else None
+        given = metrics.get("curve", [])
+        if not isinstance(given, list):
+            raise RunError("its curve is no list")
+        curve = [_checked(value, "curve", 1) for value in given]
+        return Personal(step.client, accuracy, curve, _number(metrics, "epochs", MOST_EPOCHS), {})
     samples, images = (_count(metrics, name) for name in ("samples", "images"))
-    loss = float(metrics["loss"])  # type: ignore[arg-type]  # likewise
-    upload = Upload(step.client, samples, to_state(content.array_records["upload"], device), loss, images)
-    return Trained(upload, private={})
+    loss = metrics.get("loss")
+    if not isinstance(loss, float):
+        raise RunError("it sends no loss")
+    return Trained(Upload(step.client, samples, _tensors(content, "upload", device, most), loss, images), private={})
 
 
-def misfit(extras: State, rows: Mapping[str, Rows], classes: int, features: int) -> str | None:
+def misfit(
+    extras: State, rows: Mapping[str, Rows], classes: int, features: int, samples: float = math.inf
+) -> str | None:
     """What is wrong with what a site sent beside or instead of a model; None if it is what the method sends.
 
-    A site that holds nothing sends no statistics. All others send all of them.
+    A site that holds nothing sends no statistics. All others send all of them, of at most so many ``samples``.
     """
     if not extras:
         return None
@@ -90,27 +106,47 @@ def misfit(extras: State, rows: Mapping[str, Rows], classes: int, features: int)
             return f"{name} is {tensor.dtype} {list(tensor.shape)}, not {row.dtype} {list(form)}"
         if not tensor.is_floating_point() and (tensor < 1).any():
             return f"{name} has a count below 1"
+        if not tensor.is_floating_point() and sum(tensor.flatten().tolist()) > samples:  # in whole numbers of any size
+            return f"its {name} are of more samples than the {samples} that it may have"
     return None
 
 
-def to_arrays(state: State) -> ArrayRecord:
-    """Tensors as Flower has them."""
-    return ArrayRecord({name: Array(tensor.cpu().contiguous().numpy()) for name, tensor in state.items()})
+def _order(record: ConfigRecord) -> Order:
+    given = dict(record)
+    if given.keys() != {field.name for field in fields(Order)} or not all(
+        type(given[field.name]) is field.type for field in fields(Order)
+    ):
+        raise RunError("its order is not one of this version of fedetf")
+    return Order(**given)  # type: ignore[arg-type]  # just checked
 
 
-def to_state(arrays: ArrayRecord, device: torch.device | None = None) -> State:
-    """And back; with memory of their own."""
-    return {name: torch.tensor(array.numpy(), device=device) for name, array in arrays.items()}
+def _tensors(content: RecordDict, name: str, device: torch.device, most: int) -> State:
+    arrays = _record(content, name, ArrayRecord)
+    size = arrays.count_bytes()
+    if size > most:
+        raise RunError(f"its {name} has {size} bytes, which is more than the method sends")
+    return to_state(arrays, device)
 
 
-def _number(value: Any, most: float) -> float:
-    if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= most:
-        raise ValueError(f"no number from 0 to {most:g}: {value!r}")
+def _record(content: RecordDict, name: str, kind: type[R]) -> R:
+    record = content.get(name)
+    if not isinstance(record, kind):
+        raise RunError(f"it holds no {name}")
+    return record
+
+
+def _number(metrics: MetricRecord, name: str, most: float) -> float:
+    return _checked(metrics.get(name), name, most)
+
+
+def _checked(value: Any, name: str, most: float) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= most:  # NaN is neither
+        raise RunError(f"its {name} is no number from 0 to {most:g}")
     return float(value)
 
 
-def _count(metrics: Mapping[str, Any], name: str) -> int:
-    value = metrics[name]
-    if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name} is no count: {value!r}")
+def _count(metrics: MetricRecord, name: str) -> int:
+    value = metrics.get(name)
+    if type(value) is not int or value < 0:
+        raise RunError(f"{name} is no count")
     return value

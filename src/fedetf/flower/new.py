@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from fedetf.errors import UserError
+from fedetf.files import make_folder, packaged, write_whole
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")  # what Flower takes as the name of an app
 
@@ -24,14 +25,14 @@ def new_app(folder: Path, sites: Sequence[str]) -> list[Path]:
         raise UserError(f"{folder} exists already and is not overwritten; give another folder")
     if not are_names(sites):
         raise UserError(f"--sites takes different names of letters, digits and hyphens, not {', '.join(sites)!r}")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     values = {"@APP@": name, "@SITES@": ", ".join(sites), "@SITE@": sites[0], "@NAMES@": " ".join(sites)}
     values |= {"@MIN@": str(max(1, len(sites) - 1))}
     paths = []
     for source in sorted(resources.files("fedetf").joinpath("flower/template").iterdir(), key=lambda file: file.name):
-        text = source.read_text("utf-8")
+        text = packaged("flower", "template", source.name)
         for mark, value in values.items():
             text = text.replace(mark, value)
         paths.append(folder / source.name.removesuffix(".in"))
-        paths[-1].write_text(text, "utf-8")
+        write_whole(paths[-1], text.encode())
     return paths

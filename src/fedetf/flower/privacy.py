@@ -13,12 +13,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, SamplingMethod
+from pydantic import BaseModel
 
 from fedetf.engines.steps import Result, Trained
 from fedetf.errors import UserError
+from fedetf.files import is_file, read_json, write_whole
 from fedetf.flower.federate import Federate
 from fedetf.methods import Method
-from fedetf.state import State, WeightedMean, defect, write_whole
+from fedetf.records import Count, fitting
+from fedetf.soundness import is_variance, unsound
+from fedetf.state import State, WeightedMean
 
 
 def check_method(method: Method) -> None:
@@ -32,7 +36,7 @@ def check_method(method: Method) -> None:
 
 
 def noised(
-    answers: Mapping[int, Result], received: State, federate: Federate, ledger: "PrivacyLedger"
+    answers: Mapping[int, Result], received: State, federate: Federate, ledger: "PrivacyLedger", max_ratio: float
 ) -> dict[int, Result]:
     """Every sound upload replaced by the same thing: the received model and the noised mean of all clipped updates.
 
@@ -42,7 +46,8 @@ def noised(
     sound = {
         client: result
         for client, result in answers.items()
-        if isinstance(result, Trained) and defect(result.upload.state, received) is None
+        if isinstance(result, Trained)
+        and unsound(result.upload.state, received, result.upload.images, max_ratio) is None
     }
     if not sound:
         return dict(answers)
@@ -55,7 +60,7 @@ def noised(
     for name, update in mean.result().items():
         noise = normal_numbers(update.shape).to(update) * scale
         private[name] = received[name] + update + noise
-        if name.endswith("running_var"):  # a variance is not negative
+        if is_variance(name):
             private[name].clamp_(min=0)
     return {
         client: replace(result, upload=replace(result.upload, state=dict(private)))
@@ -84,6 +89,12 @@ def clipped(state: State, received: State, length: float) -> State:
     return {name: tensor * min(1.0, length / norm) if norm else tensor for name, tensor in update.items()}
 
 
+class Spent(BaseModel):
+    """What privacy.json says that is read again."""
+
+    releases: Count
+
+
 class PrivacyLedger:
     """Writes privacy.json: what all noised means so far cost, each before anybody sees it.
 
@@ -98,7 +109,7 @@ class PrivacyLedger:
     def count(self) -> None:
         """One more."""
         asked = self._federate
-        releases = 1 + (json.loads(self._path.read_text("utf-8"))["releases"] if self._path.is_file() else 0)
+        releases = 1 + (fitting(Spent, read_json(self._path), str(self._path)).releases if is_file(self._path) else 0)
         spent = epsilon(asked.noise, asked.delta, len(asked.sites), releases)
         content = {"epsilon": spent, "delta": asked.delta, "releases": releases}
         content |= {"noise": asked.noise, "clip": asked.clip}

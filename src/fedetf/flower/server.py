@@ -5,23 +5,26 @@ import logging
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedetf.api import execute, go_on
-from fedetf.config import MethodSettings, Settings
+from fedetf.config import MethodSettings, Settings, resolve
 from fedetf.data import Dataset, Partition, Samples, load_dataset, load_share
 from fedetf.engines.job import Job
-from fedetf.errors import RunError, UserError
+from fedetf.errors import RunError, UserError, printable
 from fedetf.federation import Federation, Listener, Outcome, Round
+from fedetf.files import is_file, read_json, write_whole
+from fedetf.flower.bounds import SampleBound
 from fedetf.flower.engine import FlowerEngine
 from fedetf.flower.federate import Federate
 from fedetf.flower.privacy import PrivacyLedger, check_method
 from fedetf.methods import Server, make_method
-from fedetf.state import write_whole
+from fedetf.records import fitting
 
 LOG = logging.getLogger("flwr")
 
@@ -37,7 +40,7 @@ def server_app(settings: Path) -> ServerApp:
             chosen = federate.settings(settings, federate.trust_code)
             serve(server_job(federate, chosen), federate, grid)
         except (UserError, RunError) as error:
-            LOG.error("error: %s", error)
+            LOG.error("error: %s", printable(str(error)))
             raise
 
     return app
@@ -46,16 +49,18 @@ def server_app(settings: Path) -> ServerApp:
 def serve(job: Job, federate: Federate, grid: Grid) -> None:
     """Run the federation, or what is missing of it, if the run folder holds the beginning."""
     folder = Path(federate.out).expanduser()
-    if (folder / "result.json").is_file():
+    if is_file(folder / "result.json"):
         raise UserError(f"the run in {folder} is finished; give another: flwr run . --run-config 'out=\"...\"'")
-    engine = FlowerEngine(job, federate, grid, PrivacyLedger(folder, federate))
+    bound = SampleBound(folder, federate, job.settings.train.epochs)
+    engine = FlowerEngine(job, federate, grid, PrivacyLedger(folder, federate), bound)
     listeners: list[Listener] = [RunId(folder, federate, engine), RoundLog(federate.sites)]
     if federate.noise:
         check_method(job.method)
-    if not (folder / "config.toml").is_file():
+    if not is_file(folder / "config.toml"):
         execute(job, folder, listeners, engine=engine)
         return
-    if (folder / "config.toml").read_text("utf-8") != job.settings.to_toml():
+    begun = resolve(str(folder / "config.toml"), trust_code=federate.trust_code)
+    if begun.to_toml() != job.settings.to_toml():
         raise UserError(f"the settings are not those that {folder} was begun with; put them back, or give another out")
     go_on(job, folder, listeners, engine)
 
@@ -81,27 +86,36 @@ def _test_set(federate: Federate, settings: Settings) -> Samples:
     return load_share(Path(federate.test).expanduser(), federate.classes, federate.shape, settings.data)
 
 
+class RunName(BaseModel):
+    """What flower.json says."""
+
+    model_config = ConfigDict(extra="allow")
+
+    run: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+
+
 class RunId(Listener):
     """Gives the run a name that outlives the server, by which sites find what they kept: flower.json."""
 
     def __init__(self, folder: Path, federate: Federate, engine: FlowerEngine):
         self._path, self._engine = folder / "flower.json", engine
         self._agreed = federate.model_dump(include={"sites", "classes", "noise", "clip"})  # not to change on the way
-        known = self._known() if self._path.is_file() else self._agreed
+        known = self._known() if is_file(self._path) else self._agreed
         for name, value in self._agreed.items():
-            if known[name] != value:
-                raise UserError(f"the run was begun with {name} = {known[name]}; put that back, or give another out")
+            if known.get(name) != value:
+                raise UserError(
+                    f"the run was begun with {name} = {known.get(name)}; put that back, or give another out"
+                )
 
     def started(self, federation: Federation) -> None:
         """Make the name, or take that of the beginning."""
-        if not self._path.is_file():
+        if not is_file(self._path):
             content = {"run": secrets.token_hex(16), **self._agreed}
             write_whole(self._path, (json.dumps(content, indent=2) + "\n").encode())
         self._engine.run = self._known()["run"]
 
     def _known(self) -> dict[str, Any]:
-        known: dict[str, Any] = json.loads(self._path.read_text("utf-8"))
-        return known
+        return fitting(RunName, read_json(self._path), str(self._path)).model_dump()
 
 
 class RoundLog(Listener):
@@ -118,7 +132,7 @@ class RoundLog(Listener):
         """One line."""
         out = {**record.refused, **record.missing}
         took = ", ".join(self._sites[client] for client in record.participants if client not in out)
-        LOG.info("round %d: loss %s, general %s, with %s", record.round, record.loss, record.general, took)
+        LOG.info("round %d: loss %s, general %s, with %s", record.round, record.loss, record.general, printable(took))
 
     def finished(self, outcome: Outcome) -> None:
         """The end."""

@@ -20,12 +20,14 @@ from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.engines.worker import Worker
 from fedetf.errors import RunError, UserError
 from fedetf.federation import cpu_threads
+from fedetf.files import is_file, make_folder, read_text, write_whole
 from fedetf.flower.federate import Federate, underscored
 from fedetf.flower.messages import Order
 from fedetf.flower.states import KeptStates
-from fedetf.methods import make_method
+from fedetf.methods import Scope, make_method
 from fedetf.runs import about_model
-from fedetf.state import State, defect, save_state, write_whole
+from fedetf.soundness import defect, other_type
+from fedetf.state import State, save_state
 
 LOG = logging.getLogger("flwr")
 
@@ -56,6 +58,7 @@ class Site:
         states, engine = KeptStates(folder), self.job.settings.engine
         with cpu_threads(engine.threads):
             worker = Worker(self.job, find_device(engine.device))
+            self._check_model(received, worker.net.state_dict())
             states.settle(order.accepted)
             result = worker.perform(step, received, states.load(order.accepted, worker.keeps))
         if isinstance(result, Trained):
@@ -70,17 +73,29 @@ class Site:
             LOG.info("the personal model is in %s", folder / "personal.safetensors")
         return result
 
+    def _check_model(self, received: State, net: State) -> None:
+        """Refuse a model that is not the one of the settings."""
+        method = self.job.method
+        expected = {**method.scoped(net, Scope.SHARED), **method.scoped(net, Scope.RECEIVED)}
+        problem = defect(received, expected) or other_type(received, expected)
+        for name in received.keys() - expected.keys():
+            problem = f"there is no {name} in it"
+        if problem is not None:
+            raise RunError(f"the model that the server sent does not fit the settings: {problem}")
+
     def _folder(self, order: Order) -> Path:
         """Where the site keeps what belongs to the run, for the owner's eyes only; data must stay as they were."""
         if not re.fullmatch("[0-9a-f]{32}", str(order.run)) or order.client not in range(len(self.job.partition)):
             raise RunError(f"no names of a run and a client: {order.run!r}, {order.client!r}")  # they become a folder's
-        self._keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not 0 <= order.accepted <= self.job.settings.train.rounds >= order.round >= 0:
+            raise RunError(f"no rounds of this run: {order.round} after {order.accepted}")
+        make_folder(self._keep, private=True)
         folder = self._keep / order.run / str(int(order.client))
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         seen, now = folder / "data.txt", fingerprint(self.job.dataset.train)
-        if not seen.is_file():
+        if not is_file(seen):
             write_whole(seen, now.encode())
-        if seen.read_text("utf-8") != now:
+        if read_text(seen) != now:
             raise RunError("the images are not those that the run began with; bring them back, or begin a new run")
         return folder
 
@@ -95,6 +110,8 @@ def fingerprint(samples: Samples) -> str:
 
 def site_job(federate: Federate, settings: Settings, client: int, data: str) -> Job:
     """The job as one site sees it: all clients but itself have no data."""
+    if client not in range(len(federate.sites)):
+        raise RunError(f"there is no site with the number {client}")
     if data == settings.data.name and not Path(data).is_dir():
         job = prepare(settings)  # to try things out: its share of a dataset that all parties have
         if job.dataset.classes != federate.classes or job.dataset.shape != federate.shape:

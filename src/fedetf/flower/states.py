@@ -1,11 +1,14 @@
 """What clients keep between rounds, when they are real sites: it stays there, and the server knows its round."""
 
+import re
 from pathlib import Path
 
 from fedetf.engines.private import PrivateStates
 from fedetf.errors import RunError
+from fedetf.files import is_file, matching, move, remove
 from fedetf.state import State, load_checked, save_state
 
+PENDING, ACCEPTED = (re.compile(rf"{kind}-\d{{5,}}\.safetensors") for kind in ("round", "accepted"))
 KEPT = 2  # so many accepted states: the server may go back to its last checkpoint but one
 
 
@@ -49,7 +52,7 @@ class KeptStates:
     def load(self, accepted: int, needed: bool) -> State:
         """What was kept in the round ``accepted``; if the method keeps something, it must be there."""
         path = self._path("accepted", accepted)
-        if accepted == 0 or (not needed and not path.is_file()):
+        if accepted == 0 or (not needed and not is_file(path)):
             return {}
         try:
             return load_checked(path)[1]
@@ -66,12 +69,12 @@ class KeptStates:
     def settle(self, accepted: int) -> None:
         """Remove older rounds that were not accepted, and all but the last two that were. What is newer stays."""
         pending, counts = self._path("round", accepted), self._path("accepted", accepted)
-        if pending.is_file():
-            pending.replace(counts)
-        refused = [path for path in self.folder.glob("round-*.safetensors") if path < pending]
-        counted = [path for path in self.folder.glob("accepted-*.safetensors") if path <= counts]
-        for path in refused + sorted(counted)[:-KEPT]:
-            path.unlink()
+        if is_file(pending):
+            move(pending, counts)
+        refused = [path for path in matching(self.folder, PENDING) if path < pending]
+        counted = [path for path in matching(self.folder, ACCEPTED) if path <= counts]
+        for path in refused + counted[:-KEPT]:
+            remove(path)
 
     def _path(self, kind: str, round: int) -> Path:
         return self.folder / f"{kind}-{round:05d}.safetensors"

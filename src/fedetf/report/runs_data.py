@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedetf.commands import COMMAND
-from fedetf.config import ADDRESSES, flat
+from fedetf.config import ADDRESSES, UpdateSettings, flat
 from fedetf.errors import UserError
 from fedetf.files import RECORD, UnfitFile, is_file, read_text, read_toml
 from fedetf.grid import by_reason
@@ -34,6 +34,7 @@ class Problem:
     reason: str
 
 
+ADDED = flat({"update": UpdateSettings().model_dump()})  # what folders of version 0.1.0 lack: it was as by default now
 MOST_NAMED = 3  # folders with the same problem
 
 
@@ -92,7 +93,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     config, error = folder / "config.toml", folder / "error.part"
     if not _exists(config):
         raise UserError(f"failed: {_last_line(error)}" if _exists(error) else "config.toml is missing")
-    settings = flat(read_toml(config))
+    settings = {**ADDED, **flat(read_toml(config))}
     if not isinstance(settings.get("method.name"), str):
         raise UnfitFile("config.toml is damaged: it names no method")
     for key in ADDRESSES:

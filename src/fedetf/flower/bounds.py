@@ -1,0 +1,60 @@
+"""How much a site may claim: the number of its samples is its weight in the average."""
+
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from fedetf.engines.steps import Trained
+from fedetf.errors import UserError
+from fedetf.files import UnfitFile, is_file, read_json, write_whole
+from fedetf.flower.federate import Federate
+from fedetf.records import Count, fitting
+
+TIMES = 10  # the median, if the settings give no number
+PASSES = 100  # over its samples for each of train.epochs, at most: methods may train in several phases
+
+
+class Bounds(BaseModel):
+    """What bounds.json says."""
+
+    samples: Annotated[Count, Field(ge=1, alias="max-samples")]
+
+
+class SampleBound:
+    """The most samples that a site may report: ``max-samples``, or ten times the median of the first round.
+
+    What was found is written to bounds.json, so that it is the same after a restart of the server. Sites without any
+    samples do not count in the median.
+    """
+
+    def __init__(self, folder: Path, federate: Federate, epochs: int):
+        self._path, self._epochs = folder / "bounds.json", epochs
+        self.samples: float = federate.max_samples or (self._kept() if is_file(self._path) else math.inf)
+
+    def find(self, reported: Iterable[int]) -> None:
+        """Take the median of these numbers, unless the bound is known."""
+        counts = [samples for samples in reported if samples]
+        if math.isinf(self.samples) and counts:
+            self.samples = math.floor(TIMES * statistics.median(counts))
+            write_whole(self._path, (json.dumps({"max-samples": self.samples}) + "\n").encode())
+
+    def excess(self, trained: Trained) -> str | None:
+        """What a site claims too much of; None if nothing."""
+        samples, images = trained.upload.samples, trained.upload.images
+        if samples > self.samples:
+            most = f"at most {self.samples} are allowed"
+            return f"it reports {samples} samples, {most}; if that is right, set max-samples in pyproject.toml"
+        if images > PASSES * self._epochs * samples:
+            return f"it reports to have trained on {images} images, which is too many for its {samples} samples"
+        return None
+
+    def _kept(self) -> int:
+        try:
+            return fitting(Bounds, read_json(self._path), str(self._path)).samples
+        except UnfitFile as error:
+            raise UserError(f"{error}; set max-samples in pyproject.toml") from None

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -68,9 +69,16 @@ def _listen() -> None:
         signal.signal(signal.SIGTERM, _interrupt)
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(signal.SIGHUP, _interrupt)
+    threading.excepthook = _thread_failed
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _thread_failed(failure: threading.ExceptHookArgs) -> None:
+    """What a library's thread met (TensorBoard's writer, a full disk) the main one meets as well, and says it."""
+    if failure.exc_type is None or not issubclass(failure.exc_type, OSError):
+        threading.__excepthook__(failure)
 
 
 def _in_words(error: OSError) -> str:

@@ -1,0 +1,381 @@
+"""A folder from a stranger, a full disk, a lost terminal: one line, and nothing outside the folder is touched."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fuzz import call, untouched
+
+import fedetf
+from fedetf.federation import Listener
+from fedetf.report.page import write_report
+from fedetf.state import load_checked, save_state
+
+SETTINGS = {"data.limit": 60, "data.test_limit": 20, "personal.rounds": 1, "engine.name": "serial"}
+OPTIONS = {"method": "ditto", "model": "mlp", "clients": 2, "rounds": 3, "epochs": 1, "settings": SETTINGS}
+SECRET = "words-of-the-victim"
+
+
+class StopAfterTwo(Listener):
+    def round_done(self, record, server) -> None:
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("strangers") / "run"
+    with pytest.raises(KeyboardInterrupt):
+        fedetf.run(out=folder, listeners=[StopAfterTwo()], **OPTIONS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("strangers") / "run"
+    fedetf.run(out=folder, **OPTIONS)
+    return folder
+
+
+@pytest.fixture
+def stopped(cut: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(cut, tmp_path / "run")
+
+
+@pytest.fixture
+def finished(done: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(done, tmp_path / "comparison/run")
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "victim"
+    (folder / "below").mkdir(parents=True)
+    (folder / "keep").write_text(SECRET)
+    (folder / "0-00001.safetensors").write_text(SECRET)  # of the very name that a run would remove
+    with untouched(folder):
+        yield folder
+
+
+# --- 1, 3: links, devices, temporaries --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["clients", "checkpoints", "personal", "tensorboard"])
+def test_a_folder_of_a_run_that_leads_outside(stopped: Path, victim: Path, name: str) -> None:
+    shutil.rmtree(stopped / name, ignore_errors=True)
+    (stopped / name).symlink_to(victim)
+    status, _, said = call("resume", str(stopped))
+    assert status == 2
+    assert f"{name} is a link" in said
+
+
+def test_files_that_are_not_of_the_run_stay(stopped: Path) -> None:
+    (stopped / "clients/notes.txt").write_text("mine")
+    (stopped / "checkpoints/round-best.safetensors").write_text("mine")
+    assert call("resume", str(stopped))[0] == 0
+    assert (stopped / "clients/notes.txt").read_text() == "mine"
+    assert (stopped / "checkpoints/round-best.safetensors").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl.part", "partition.json.part", "result.json.part", "rounds.jsonl"])
+def test_a_planted_link_is_not_written_through(stopped: Path, victim: Path, name: str) -> None:
+    (stopped / name).unlink(missing_ok=True)
+    (stopped / name).symlink_to(victim / "keep")
+    assert call("resume", str(stopped))[0] == 0
+
+
+def links(victim: Path, path: Path) -> None:
+    path.symlink_to(victim / "keep")
+
+
+def fifo(victim: Path, path: Path) -> None:
+    os.mkfifo(path)
+
+
+def zeros(victim: Path, path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("plant", [links, fifo, zeros])
+@pytest.mark.parametrize("name", ["command.txt", "run/error.part", "run/rounds.jsonl", "run/config.toml"])
+def test_a_report_copies_nothing_from_outside(finished: Path, victim: Path, plant: Callable, name: str) -> None:
+    path = finished.parent / name
+    path.unlink(missing_ok=True)
+    if "error" in name:
+        (finished / "result.json").unlink()
+    plant(victim, path)
+    page = finished.parent / "page.html"
+    call("report", str(finished.parent), "--out", str(page))
+    assert not page.exists() or SECRET not in page.read_text("utf-8")
+
+
+# --- 6: what is damaged -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [None, [-1, 8, 8], [2**40, 8, 8], [1] * 9, "wide", [0], [2**25, 1, 1]])
+def test_a_model_that_says_it_takes_something_else(finished: Path, tmp_path: Path, shape: object) -> None:
+    about, state = load_checked(finished / "model.safetensors")
+    save_state(state, finished / "model.safetensors", {**about, "shape": shape})
+    status, _, said = call("export", str(finished), "--to", str(tmp_path / "out.safetensors"))
+    assert status == 2
+    assert "is damaged" in said
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"general": 3}', "null", "[" * 9999])
+@pytest.mark.parametrize("name", ["result.json", "partition.json"])
+def test_damaged_json(finished: Path, name: str, content: str) -> None:
+    (finished / name).write_text(content)
+    for line in (["predict", str(finished), "--client", "north", "x.png"], ["report", str(finished)]):
+        status, _, said = call(*line)
+        assert status == 2
+        assert name in said
+
+
+def test_a_checkpoint_with_other_types(stopped: Path) -> None:
+    for path in (stopped / "checkpoints").iterdir():
+        about, state = load_checked(path)
+        save_state({name: tensor.double() for name, tensor in state.items()}, path, about)
+    status, _, said = call("resume", str(stopped))
+    assert status == 2
+    assert "the checkpoint is of another run" in said
+
+
+@pytest.mark.parametrize("key", ["clients", "records", "train_seconds"])
+def test_a_checkpoint_whose_note_is_damaged(stopped: Path, key: str) -> None:
+    for path in (stopped / "checkpoints").iterdir():
+        about, state = load_checked(path)
+        save_state(state, path, {**about, key: ["nonsense"]})
+    status, _, said = call("resume", str(stopped))
+    assert status == 2
+    assert "no checkpoint in" in said
+
+
+def test_what_a_client_kept_is_of_another_shape(stopped: Path) -> None:
+    for path in (stopped / "clients").iterdir():
+        about, state = load_checked(path)
+        save_state({name: tensor.flatten() for name, tensor in state.items()}, path, about)
+    status, _, said = call("resume", str(stopped))
+    assert status == 1
+    assert "kept is not of this run" in said
+
+
+# --- 6: what the system refuses ---------------------------------------------------------------------------------------
+
+
+def command(*arguments: str, **options: object) -> subprocess.Popen:
+    """A command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedetf", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+FLAGS = [
+    "--method",
+    "fedavg",
+    "--model",
+    "mlp",
+    "--clients",
+    "2",
+    "--rounds",
+    "40",
+    "--epochs",
+    "1",
+    "--engine",
+    "serial",
+    "--set",
+    "data.limit=60",
+]
+
+
+def one_error(process: subprocess.Popen) -> str:
+    """What it said in the end, which is one line of an error."""
+    said = process.communicate(timeout=300)[1]
+    assert "Traceback" not in said
+    assert sum(line.startswith("error:") for line in said.splitlines()) == 1, said
+    return said.splitlines()[-1]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of one megabyte, where one can be made."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.name != "posix" or shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_one_line_and_the_run_goes_on(small_disk: Path) -> None:
+    run = small_disk / "run"
+    filler = small_disk / "filler"
+    filler.write_bytes(b"0" * 700_000)
+    process = command("run", *FLAGS, "--out", str(run))
+    said = one_error(process)
+    assert process.returncode == 1
+    assert "No space left on device; free some space" in said
+    assert str(run) in said
+    filler.unlink()
+    subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
+    assert call("resume", str(run))[0] == 0
+    assert len((run / "rounds.jsonl").read_text().splitlines()) == 40
+
+
+@pytest.mark.slow
+def test_a_read_only_disk(small_disk: Path, stopped: Path, finished: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
+    copy = shutil.copytree(stopped, small_disk / "run")
+    whole = shutil.copytree(finished, small_disk / "whole")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    for line in (
+        ["resume", str(copy)],
+        ["export", str(whole), "--to", str(small_disk / "model.safetensors")],
+        ["diagnose", "--clients", "2", "--out", str(small_disk / "page.html")],
+        ["report", str(whole), "--out", str(small_disk / "page.html")],
+        ["run", *FLAGS, "--out", str(small_disk / "new")],
+    ):
+        status, _, said = call(*line)
+        assert status in (1, 2)
+        assert str(small_disk) in said
+
+
+@pytest.mark.slow
+def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+
+    process = command("run", *FLAGS, "--out", str(tmp_path / "run"), preexec_fn=limited)
+    assert "File too large; raise the limit" in one_error(process)
+    assert process.returncode == 1
+
+
+@pytest.mark.slow
+def test_little_memory(tmp_path: Path) -> None:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (900 * 2**20, 900 * 2**20))
+
+    flags = ["--method", "fedavg", "--model", "wrn56_4", "--engine", "serial", "--set", "data.size=64"]
+    process = command(
+        "run", *flags, "--set", "train.batch_size=512", "--out", str(tmp_path / "run"), preexec_fn=limited
+    )
+    assert "there is not enough memory" in one_error(process)
+    assert process.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_standard_output() -> None:
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "fedetf", "list", "models"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert process.returncode == 1
+    assert process.stderr == "error: No space left on device; free some space, and call again: what was done is kept\n"
+
+
+@pytest.mark.slow
+def test_a_run_folder_that_is_removed_meanwhile(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = command("run", *FLAGS[:-4], "--rounds", "4000", *FLAGS[-4:], "--out", str(run))
+    end = time.monotonic() + 120
+    while not (run / "checkpoints/round-00002.safetensors").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    run.rename(tmp_path / "elsewhere")
+    said = one_error(process)
+    assert process.returncode == 1
+    assert "No such file or directory" in said
+    assert (tmp_path / "elsewhere/checkpoints").is_dir()
+
+
+@pytest.mark.slow
+def test_a_terminal_that_is_gone(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = command("run", *FLAGS, "--set", "train.rounds=4000", "--out", str(run))
+    end = time.monotonic() + 120
+    while not (run / "checkpoints/round-00002.safetensors").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == f"interrupted; what was done is saved; go on with: fedetf resume {run}"
+
+
+def test_nohup_is_respected(tmp_path: Path) -> None:
+    program = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from fedetf.cli import main; "
+        "main(['list', 'presets']); signal.raise_signal(signal.SIGHUP); print('alive')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("alive\n")
+
+
+# --- 6: command lines -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["run", "--set", "data.name=5"],
+        ["run", "--set", f"data.alpha={'[' * 5000}"],
+        ["run", "--out", "x" * 300],
+        ["run", "--dataset", "x" * 300],
+        ["run", "--dataset", os.fsdecode(b"\xff\xfe")],
+        ["run", "--dataset", "authors"],
+        ["export", "run", "--to", ""],
+        ["export", "run", "--to", "x" * 300 + ".onnx"],
+        ["report", "\x1b[31m"],
+        ["compare", "--methods", "fedavg", "--seeds", "7", "--dataset", "nosuch"],
+        ["reproduce", "table5", "--scale", "small", "--methods", "fedavg"],
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDETF_DATA", raising=False)
+    assert call(*line)[0] == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_that_fails_leaves_nothing(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedetf.export.WRITERS", {".safetensors": fails})
+    target = tmp_path / "out"
+    assert call("export", str(finished), "--to", str(target / "model.safetensors"))[0] == 1
+    assert not list(target.iterdir())
+
+
+def test_rounds_beyond_reason_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    flags = ["--rounds", "1000000", "--clients", "300", "--set", "data.partition=iid"]
+    status, _, said = call("run", *flags, "--out", str(tmp_path / "run"))
+    assert status == 2
+    assert "too many to list" in said
+
+
+def test_a_page_about_runs_of_strangers_names_what_it_leaves_out(finished: Path) -> None:
+    shutil.copytree(finished, finished.parent / "other")
+    (finished.parent / "other/result.json").write_text(json.dumps({"rounds": 10**15}))
+    report = write_report([finished.parent], finished.parent / "page.html")
+    assert [problem.folder.name for problem in report.left_out] == ["other"]

@@ -4,9 +4,9 @@
     python benchmarks/evidence.py status  what is done, and how long the rest takes
     python benchmarks/evidence.py keep    copy the small files of every run to benchmarks/results
 
-The list (benchmarks/evidence.txt) has one ``fedetf reproduce`` or ``fedetf compare`` command a line. What is done is not
-run again, so a queue that was killed, at whatever moment, goes on with the same call. It pauses while ``fedetf bench``
-measures. Run it from a checkout that nobody edits meanwhile.
+The list (benchmarks/evidence.txt) has one ``fedetf reproduce`` or ``fedetf compare`` command a line. What is done is
+not run again, so a queue that was killed, at whatever moment, goes on with the same call. It pauses while
+``fedetf bench`` measures. Run it from a checkout that nobody edits meanwhile.
 """
 
 import argparse

@@ -17,7 +17,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINES = ("serial", "processes")
-SETTING = "--dataset digits --clients 9 --alpha 0.1 --participation 0.6 --rounds 3 --epochs 2 --seed 31".split()
+SETTING = [
+    *("--dataset", "digits", "--clients", "9", "--alpha", "0.1", "--participation", "0.6"),
+    *("--rounds", "3", "--epochs", "2", "--seed", "31"),
+]
 ACCURACIES = ("general", "general_last5", "personal", "personal_per_client")
 PROGRAM = """
 import json, sys

@@ -1,0 +1,152 @@
+"""The queue of machine hours: killed at any moment it goes on; it pauses for benchmarks; it keeps what is needed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from fuzz import fingerprint
+
+from fedetf.bench import LOCK
+from fedetf.state import load_state
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks/evidence.py"
+LIST = """# a comment
+fedetf reproduce table5 --methods fedavg --seeds 8,9 --out smoke   # two of four runs are those of the next line
+fedetf reproduce table1 --methods fedavg,ditto --columns "CIFAR-10, α = 0.1" --seeds 8 --out smoke
+
+fedetf compare --methods fedprox --seeds 7,8 --clients 3 --rounds 3 --epochs 1 --set data.limit=200 --out compared
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def queue(what: str, home: Path) -> subprocess.Popen:
+    home.mkdir(exist_ok=True)
+    (home / "list.txt").write_text(LIST, "utf-8")
+    command = [sys.executable, str(SCRIPT), what, "--list", str(home / "list.txt"), "--out", str(home / "runs")]
+    alone = {**os.environ, "TMPDIR": str(home)}  # another benchmark of this machine is none of its business
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone)
+
+
+def ended(process: subprocess.Popen) -> int:
+    """Wait for it; its status."""
+    process.communicate()
+    return process.returncode
+
+
+def results(home: Path) -> dict[str, object]:
+    """The models to the bit, and the accuracies."""
+    found: dict[str, object] = {}
+    for path in sorted(home.glob("runs/**/result.json")):
+        name = str(path.parent.relative_to(home))
+        result = json.loads(path.read_text("utf-8"))
+        found[name] = {key: result[key] for key in ("general", "general_last5", "personal_per_client", "bytes_up")}
+        state = load_state(path.parent / "model.safetensors")
+        found[f"{name} model"] = {key: tensor.numpy().tobytes() for key, tensor in state.items()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("evidence") / "whole"
+    assert ended(queue("run", home)) == 0
+    return home
+
+
+def test_killed_ten_times_it_comes_to_the_same(whole: Path, tmp_path: Path) -> None:
+    rng, home = random.Random(19), tmp_path / "broken"
+    for _ in range(10):
+        process = queue("run", home)
+        time.sleep(rng.uniform(0.5, 8))
+        process.send_signal(signal.SIGKILL)
+        ended(process)
+    assert ended(queue("run", home)) == 0
+    assert len(results(whole)) == 2 * 7
+    assert results(home) == results(whole)
+
+
+def test_its_command_ends_with_it(tmp_path: Path) -> None:
+    process = queue("run", tmp_path / "home")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        process.kill()
+        ended(process)
+        pytest.skip("children are found in /proc")
+    while not children.read_text().split():
+        time.sleep(0.05)
+    (child,) = children.read_text().split()
+    process.kill()
+    ended(process)
+    end = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_what_is_done_and_what_is_left(whole: Path) -> None:
+    said = queue("status", whole).communicate()[0]
+    assert [line.split(";")[0].split("  ")[0] for line in said.splitlines()[:3]] == [
+        "4 of 4 runs",
+        "2 of 2 runs",
+        "2 of 2 runs",
+    ]
+    before = fingerprint(whole / "runs")
+    assert queue("run", whole).communicate()[0] == ""  # there is nothing to do
+    assert fingerprint(whole / "runs").keys() == before.keys()
+
+
+def test_a_benchmark_stops_it_meanwhile(tmp_path: Path) -> None:
+    def state(pid: str) -> str:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    process = queue("run", tmp_path / "home")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        process.kill()
+        ended(process)
+        pytest.skip("the state of a process is found in /proc")
+    while not children.read_text().split():
+        time.sleep(0.05)
+    (child,) = children.read_text().split()
+    with FileLock(tmp_path / "home" / LOCK.name):
+        end = time.monotonic() + 30
+        while state(child) != "T":
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    while state(child) == "T":
+        assert time.monotonic() < end + 30
+        time.sleep(0.1)
+    process.kill()
+    ended(process)
+
+
+def test_small_files_are_kept_and_spare_a_new_machine_the_work(whole: Path, tmp_path: Path) -> None:
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        import evidence
+    finally:
+        sys.path.pop(0)
+    commands = evidence.read_commands(whole / "list.txt")
+    kept, new = tmp_path / "results", tmp_path / "new"
+    evidence.keep(commands, whole / "runs", kept)
+    folders = sorted(path.parent for path in kept.rglob("result.json"))
+    assert len(folders) == 7
+    for folder in folders:
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "config.toml",
+            "counts.json",
+            "result.json",
+            "rounds.jsonl",
+        ]
+        (run,) = [run for command in commands for run in command.cells if kept / run.folder == folder][:1]
+        counts = json.loads((folder / "counts.json").read_text())
+        assert len(counts) == run.settings.data.clients
+    evidence.restore(commands, new, kept)
+    assert all(command.done(new) == len(command.cells) for command in commands)

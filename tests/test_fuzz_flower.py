@@ -139,7 +139,8 @@ def spoilt(draw: st.DrawFn, sound: RecordDict, most: int = 3) -> RecordDict:
         if draw(st.integers(0, 4)) == 0:
             record.pop(key, None)
         elif isinstance(record, ArrayRecord):
-            record[key] = draw(of_the_same_form(record[key]) if key in record and draw(st.booleans()) else arrays())
+            model = sound.array_records.get(name, {})
+            record[key] = draw(of_the_same_form(model[key]) if key in model and draw(st.booleans()) else arrays())
         else:
             record[key] = draw(metrics if isinstance(record, MetricRecord) else orders)
     return content

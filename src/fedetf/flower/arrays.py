@@ -40,7 +40,7 @@ def numbers(name: str, array: Array) -> np.ndarray:
     length = int.from_bytes(data[len(MAGIC) : START], "little")
     header, content = bytes(data[START : START + length]), data[START + length :]
     expected = f"{{'descr': {kind.str!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    if data[: len(MAGIC)] != MAGIC or header.rstrip() != expected.encode():
+    if data[: len(MAGIC)] != MAGIC or len(header) != length or header.rstrip() != expected.encode():
         raise RunError(f"{name} does not hold {array.dtype} numbers of shape {list(shape)}")
     if len(content) != math.prod(shape) * kind.itemsize:
         raise RunError(f"{name} holds {len(content)} bytes, not those of shape {list(shape)}")

@@ -183,7 +183,7 @@ class Desk:
         wire = Wire(app, folder / "kept", out=str(folder))
         federate = Federate.of(wire.config)
         more = {"ccvr": {"epochs": 1}}.get(method, {})
-        given = federate.settings(app / "settings.toml")
+        given = federate.settings(app / "settings.toml", trust_code=False)
         given = given.model_copy(update={"method": given.method.model_copy(update=more)})
         self.job = server_job(federate, given)
         self.method = self.job.method
@@ -323,7 +323,7 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> Wire:
 def test_whatever_a_server_asks(wire: Wire) -> None:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     federate = Federate.of(wire.config)
-    net = server_job(federate, federate.settings(wire.app / "settings.toml")).build_net().state_dict()
+    net = server_job(federate, federate.settings(wire.app / "settings.toml", trust_code=False)).build_net().state_dict()
     sound = to_records(Order("0" * 32, 0, 1, 0), to_arrays(net))
     shapes = {name: tensor.shape for name, tensor in net.items()}
     context = Context(1, 100, wire.nodes[100], RecordDict(), wire.config)

@@ -10,11 +10,11 @@ not run again, so a queue that was killed, at whatever moment, goes on with the 
 """
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
 import shlex
-import shutil
 import signal
 import statistics
 import subprocess
@@ -30,6 +30,7 @@ from fedetf.bench import LOCK
 from fedetf.cli import build_parser
 from fedetf.cli.flags import given_settings
 from fedetf.cli.reproduce import chosen_part
+from fedetf.files import write_whole
 from fedetf.grid import Cell
 from fedetf.grid import plan as plan_comparison
 from fedetf.reproduce.experiment import load_experiment
@@ -126,18 +127,29 @@ def run(commands: list[Command], out: Path) -> int:
 
 def attend(command: Command, out: Path) -> int:
     """Run one command in the queue's folder; stop it while a benchmark measures."""
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}  # this checkout's own, whatever is installed
+    if "FEDETF_DATA" in os.environ:
+        environment["FEDETF_DATA"] = str(Path(os.environ["FEDETF_DATA"]).resolve())
+    words = [sys.executable, "-m", *command.words]
     with (out / "queue.log").open("a", encoding="utf-8") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", *command.words], cwd=out, stdout=log, stderr=log, preexec_fn=die_with_parent
-        )
+        child = subprocess.Popen(words, cwd=out, env=environment, stdout=log, stderr=log, preexec_fn=die_with_parent)
         paused = False
         while child.poll() is None:
             measuring = benchmark_runs()
             if measuring != paused:
-                child.send_signal(signal.SIGSTOP if measuring else signal.SIGCONT)
+                tell(child.pid, signal.SIGSTOP if measuring else signal.SIGCONT)
                 paused = measuring
             time.sleep(1)
     return child.returncode
+
+
+def tell(pid: int, number: int) -> None:
+    """Send a signal to a command and to its workers: what forks them leads a process group of its own."""
+    started = Path(f"/proc/{pid}/task/{pid}/children")
+    for leader in started.read_text().split() if started.exists() else ():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(leader), number)
+    os.kill(pid, number)
 
 
 def die_with_parent() -> None:
@@ -175,15 +187,20 @@ def keep(commands: list[Command], out: Path, results: Path = HERE / "results") -
     """Copy what the documentation is made from, also of runs that are not finished."""
     for cell in (cell for command in commands for cell in command.cells):
         source, target = out / cell.folder, results / cell.folder
-        if not (source / "partition.json").is_file() or (target / "result.json").is_file():
+        if not (source / "partition.json").is_file():
             continue
-        target.mkdir(parents=True, exist_ok=True)
+        clients = json.loads((source / "partition.json").read_text("utf-8"))["clients"]
+        write_whole(target_file(target, "counts.json"), (json.dumps([c["counts"] for c in clients]) + "\n").encode())
         for name in KEPT:
             if (source / name).is_file():
-                shutil.copy(source / name, target / name)
-        clients = json.loads((source / "partition.json").read_text("utf-8"))["clients"]
-        (target / "counts.json").write_text(json.dumps([client["counts"] for client in clients]) + "\n", "utf-8")
+                write_whole(target / name, (source / name).read_bytes())
     return 0
+
+
+def target_file(folder: Path, name: str) -> Path:
+    """A file's path in a folder, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / name
 
 
 def restore(commands: list[Command], out: Path, results: Path = HERE / "results") -> None:
@@ -191,9 +208,8 @@ def restore(commands: list[Command], out: Path, results: Path = HERE / "results"
     for cell in (cell for command in commands for cell in command.cells):
         source, target = results / cell.folder, out / cell.folder
         if (source / "result.json").is_file() and not target.exists():
-            target.mkdir(parents=True)
             for name in KEPT:
-                shutil.copy(source / name, target / name)
+                write_whole(target_file(target, name), (source / name).read_bytes())
 
 
 def main() -> int:

@@ -6,11 +6,11 @@ from quadratic import quadratic, quadratic_loss, weight
 
 import fedetf
 from fedetf.config import resolve
+from fedetf.engines.job import build_net
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
 from fedetf.methods import METHODS, Method, Server, Upload, make_method
 from fedetf.methods.authors import AUTHORS
-from fedetf.models import build_encoder
 
 OPTIONS = {"clients": 4, "alpha": 0.2, "participation": 0.5, "rounds": 2, "epochs": 1}
 SMALL = {"data.limit": 150, "personal.rounds": 2, "fidelity": "authors"}
@@ -115,6 +115,12 @@ def test_fedproto_forgets_a_class_that_nobody_holds() -> None:
     assert server.state["head.known"].all()  # so that features of class 2 are drawn to zero
 
 
+def test_fedproto_sends_what_it_holds() -> None:
+    job = fedetf.run(method="fedproto", settings=SMALL, **OPTIONS).job
+    sent = Worker(job, torch.device("cpu")).train(0, 1, {}, {}).upload.state
+    assert sent["classes"].tolist() == job.partition.counts[0].nonzero()[0].tolist()
+
+
 def test_fednh_takes_the_direction_of_the_mean_of_raw_means() -> None:
     """Means (3, 0) and (0, 1): their mean has the direction (3, 1)/√10. W ← unit(0.9·(0, 1) + 0.1·(3, 1)/√10)."""
     server = Server({"head.W": torch.tensor([[0.0, 1.0], [1.0, 0.0]])}, clients=2)
@@ -175,8 +181,10 @@ def test_each_turn_of_the_projection_has_an_optimiser_of_its_own() -> None:
 def test_convolutions_start_as_pytorch_draws_them() -> None:
     """Uniform within ±1/√fan_in; He's normal numbers, the paper's, go beyond that."""
     for fidelity, within in (("authors", True), ("paper", False)):
-        torch.manual_seed(0)
-        for conv in build_encoder("resnet20", (3, 32, 32), fidelity).modules():
+        settings = resolve(None, {"fidelity": fidelity, "model.name": "resnet20"})
+        method = make_method({"name": "fedavg"}, fidelity)
+        net = build_net(settings, method, torch.zeros(2, 3, 32, 32), classes=10, own=None)
+        for conv in net.encoder.modules():
             if isinstance(conv, torch.nn.Conv2d):
                 bound = conv.weight[0].numel() ** -0.5
                 assert (conv.weight.abs().max() <= bound) == within

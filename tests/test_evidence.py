@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,28 @@ fedetf reproduce table1 --methods fedavg,ditto --columns "CIFAR-10, α = 0.1" --
 fedetf compare --methods fedprox --seeds 7,8 --clients 3 --rounds 3 --epochs 1 --set data.limit=200 --out compared
 """
 
+LONG = "fedetf compare --methods fedavg --seeds 7 --rounds 1000 --engine processes --workers 2 --out long"
+
 pytestmark = pytest.mark.slow
 
 
-def queue(what: str, home: Path) -> subprocess.Popen:
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def first_child(pid: int) -> int:
+    """The first process that a process starts, as soon as it does."""
+    started = Path(f"/proc/{pid}/task/{pid}/children")
+    wait_for(lambda: bool(started.read_text().split()))
+    return int(started.read_text().split()[0])
+
+
+def queue(what: str, home: Path, commands: str = LIST) -> subprocess.Popen:
     home.mkdir(exist_ok=True)
-    (home / "list.txt").write_text(LIST, "utf-8")
+    (home / "list.txt").write_text(commands, "utf-8")
     command = [sys.executable, str(SCRIPT), what, "--list", str(home / "list.txt"), "--out", str(home / "runs")]
     alone = {**os.environ, "TMPDIR": str(home)}  # another benchmark of this machine is none of its business
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone)
@@ -74,20 +91,14 @@ def test_killed_ten_times_it_comes_to_the_same(whole: Path, tmp_path: Path) -> N
 
 def test_its_command_ends_with_it(tmp_path: Path) -> None:
     process = queue("run", tmp_path / "home")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    if not children.exists():
+    if not Path("/proc/self/stat").exists():
         process.kill()
         ended(process)
         pytest.skip("children are found in /proc")
-    while not children.read_text().split():
-        time.sleep(0.05)
-    (child,) = children.read_text().split()
+    child = first_child(process.pid)
     process.kill()
     ended(process)
-    end = time.monotonic() + 20
-    while Path(f"/proc/{child}").exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for(lambda: not Path(f"/proc/{child}").exists())
 
 
 def test_what_is_done_and_what_is_left(whole: Path) -> None:
@@ -103,26 +114,19 @@ def test_what_is_done_and_what_is_left(whole: Path) -> None:
 
 
 def test_a_benchmark_stops_it_meanwhile(tmp_path: Path) -> None:
-    def state(pid: str) -> str:
+    def state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
-    process = queue("run", tmp_path / "home")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    if not children.exists():
+    process = queue("run", tmp_path / "home", LONG)
+    if not Path("/proc/self/stat").exists():
         process.kill()
         ended(process)
         pytest.skip("the state of a process is found in /proc")
-    while not children.read_text().split():
-        time.sleep(0.05)
-    (child,) = children.read_text().split()
+    child = first_child(process.pid)
+    server = first_child(child)
     with FileLock(tmp_path / "home" / LOCK.name):
-        end = time.monotonic() + 30
-        while state(child) != "T":
-            assert time.monotonic() < end
-            time.sleep(0.1)
-    while state(child) == "T":
-        assert time.monotonic() < end + 30
-        time.sleep(0.1)
+        wait_for(lambda: state(child) == state(server) == "T")
+    wait_for(lambda: "T" not in state(child) + state(server))
     process.kill()
     ended(process)
 

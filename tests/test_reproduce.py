@@ -112,6 +112,9 @@ def test_seeds_at_alpha_005_draw_the_authors_partitions_at_once() -> None:
     labels, data = np.repeat(np.arange(10), 5000), resolve("cifar10", {"data.alpha": 0.05}).data
     partitions = {seed: make_partition(labels, [str(c) for c in range(10)], data, seed) for seed in (7, 8, 9, 10)}
     assert {seed: partition.draws for seed, partition in partitions.items()} == {7: 1, 8: 1, 9: 1, 10: 2}
+    sizes = {seed: [len(a) + len(b) for a, b in zip(p.train, p.test, strict=True)] for seed, p in partitions.items()}
+    extremes = {seed: (min(each), max(each)) for seed, each in sizes.items() if seed < 10}
+    assert extremes == {7: (29, 11924), 8: (13, 9814), 9: (10, 10673)}  # as the authors' routine gives them
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ class ETFHead(nn.Module):
             dim = classes if projection else features
         if not projection and dim != features:
             raise UserError(f"without a projection the ETF has the encoder's dimension {features}, not {dim}")
-        if dim < 2:
+        if dim < 2 <= classes:
             raise UserError(
                 "an ETF of dimension 1 cannot be trained towards: a number divided by its length has no gradient; "
                 "take a dimension of 2 or more"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedetf.config import NonNegative
 from fedetf.heads import Net, TwoHeads
 from fedetf.losses import inner_product
-from fedetf.methods.base import Method, Server, Upload
+from fedetf.methods.base import Method, Rows, Server, Upload
 from fedetf.methods.ccvr import CCVR
 from fedetf.methods.ditto import Ditto
 from fedetf.methods.feddyn import FedDyn
@@ -126,9 +126,15 @@ class AuthorsFedRoD(FedRoD):
 
 class AuthorsCCVR(CCVR):
     """Class spreads are diagonal and mix standard deviations with variances, every client counting the same; classes
-    with one sample on a client are left out there."""
+    with one sample on a client are left out there. The personal stage starts without momentum."""
 
     name: ClassVar = "ccvr"
+    summary_rows: ClassVar = {"means": Rows(torch.float64, 1), "deviations": Rows(torch.float64, 1)}
+
+    def personalise(self, client: Client) -> None:
+        """One more local training, by a new optimiser: theirs is a program of its own, run after FedAvg's."""
+        client.momentum.clear()
+        super().personalise(client)
 
     def summarise(self, client: Client) -> State:
         """Means and standard deviations of the classes with two samples or more."""
@@ -170,6 +176,9 @@ class AuthorsFedProto(FedProto):
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """C̄_c is the mean over this round's holders of c, and 0 where there are none."""
+        uploads = list(uploads)
+        if not uploads:
+            return
         zeros = torch.zeros_like(server.state["head.prototypes"])
         fresh = replace(server, state={**server.state, "head.prototypes": zeros})
         super().aggregate(fresh, uploads)

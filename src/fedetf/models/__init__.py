@@ -99,8 +99,8 @@ def build_encoder(name: str, shape: tuple[int, ...], fidelity: str = "paper") ->
     """Build the encoder `name` for inputs of `shape`, (channels, height, width) or (length,).
 
     The weights are drawn from PyTorch's global random generator, as the encoder's own paper has it or, with fidelity
-    "authors", by PyTorch's default, which makes convolutions 1.7 to 2.5 times smaller. Raises UserError for an unknown
-    name or a shape that the model cannot take.
+    "authors", by PyTorch's default, which makes those in the blocks of a ResNet 1.7 to 2.5 times smaller. Raises
+    UserError for an unknown name or a shape that the model cannot take.
     """
     if name not in _MODELS:
         raise unknown("model", name, _MODELS, "package.module:factory of your own")

@@ -199,6 +199,8 @@ def plan(
                 raise UserError("this experiment shows what measure.collapse measures; leave it on")
             names = (("method", row.name), ("setting", column.name))
             trials.append(Trial(row.name, column.name, Cell(names, settings, out / "runs" / run_name(settings))))
+    if not any(column.settings(scale_name) for column in experiment.column):
+        raise UserError(f"there is nothing of this experiment at scale {scale_name}; choose another --scale")
     if experiment.row and not trials:
         raise UserError(
             f"--columns, --dataset, --methods and --seeds leave nothing of this experiment at scale {scale_name}"

@@ -22,7 +22,7 @@ PASSES = 100  # over its samples for each of train.epochs, at most: methods may 
 class Bounds(BaseModel):
     """What bounds.json says."""
 
-    samples: Annotated[Count, Field(ge=1, alias="max-samples")]
+    samples: Annotated[Count, Field(ge=1, alias="max-samples", strict=True)]
 
 
 class SampleBound:

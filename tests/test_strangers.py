@@ -200,6 +200,14 @@ FLAGS = [
 ]
 
 
+def wait_for_rounds(run: Path) -> None:
+    """Wait until some rounds are done; checkpoints come and go."""
+    end = time.monotonic() + 120
+    while not (run / "rounds.jsonl").is_file() or (run / "rounds.jsonl").read_text("utf-8").count("\n") < 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def one_error(process: subprocess.Popen) -> str:
     """What it said in the end, which is one line of an error."""
     said = process.communicate(timeout=300)[1]
@@ -295,10 +303,7 @@ def test_a_full_standard_output() -> None:
 def test_a_run_folder_that_is_removed_meanwhile(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = command("run", *FLAGS[:-4], "--rounds", "4000", *FLAGS[-4:], "--out", str(run))
-    end = time.monotonic() + 120
-    while not (run / "checkpoints/round-00002.safetensors").exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for_rounds(run)
     run.rename(tmp_path / "elsewhere")
     said = one_error(process)
     assert process.returncode == 1
@@ -310,10 +315,7 @@ def test_a_run_folder_that_is_removed_meanwhile(tmp_path: Path) -> None:
 def test_a_terminal_that_is_gone(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = command("run", *FLAGS, "--set", "train.rounds=4000", "--out", str(run))
-    end = time.monotonic() + 120
-    while not (run / "checkpoints/round-00002.safetensors").exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for_rounds(run)
     process.send_signal(signal.SIGHUP)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 130

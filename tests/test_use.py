@@ -455,18 +455,20 @@ def test_a_factory_from_the_command_line(
     wanted = Path("a/model.safetensors").read_bytes()
     for file in ("result.json", "model.safetensors", "checkpoints/round-00002.safetensors"):
         Path("a", file).unlink()
-    assert main(["resume", "a"]) == 0
+    assert main(["resume", "a", "--trust-code"]) == 0
     assert Path("a/model.safetensors").read_bytes() == wanted
-    result = fedetf.resume("a")
+    result = fedetf.resume("a", trust_code=True)
     data = result.job.dataset
     assert is_frozen(result.job.encoder) == name.endswith("pretrained")
-    right = answer(fedetf.load("a"), data.test.x).argmax(1) == data.test.y
+    right = answer(fedetf.load("a", trust_code=True), data.test.x).argmax(1) == data.test.y
     assert right.float().mean().item() == pytest.approx(result.general)
-    assert main(["export", "a", "--client", "1", "--to", "m.safetensors"]) == 0
+    assert main(["export", "a", "--trust-code", "--client", "1", "--to", "m.safetensors"]) == 0
     x = data.test.x[:5]
-    assert torch.equal(answer(fedetf.load("m.safetensors"), x), answer(fedetf.load("a", 1), x))
+    assert torch.equal(
+        answer(fedetf.load("m.safetensors", trust_code=True), x), answer(fedetf.load("a", 1, trust_code=True), x)
+    )
     Image.fromarray(data.test.x[0, 0].numpy()).save("x.png")
-    assert main(["predict", "a", "x.png"]) == 0
+    assert main(["predict", "a", "--trust-code", "x.png"]) == 0
     capsys.readouterr()
     assert main(["compare", *small[2:], "--clients", "2", "--model", name, "--methods", "fedavg", "--seeds", "7"]) == 0
 

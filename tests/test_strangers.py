@@ -313,8 +313,11 @@ def test_a_run_folder_that_is_removed_meanwhile(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_terminal_that_is_gone(tmp_path: Path) -> None:
+    def listening() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
+
     run = tmp_path / "run"
-    process = command("run", *FLAGS, "--set", "train.rounds=4000", "--out", str(run))
+    process = command("run", *FLAGS, "--set", "train.rounds=4000", "--out", str(run), preexec_fn=listening)
     wait_for_rounds(run)
     process.send_signal(signal.SIGHUP)
     said = process.communicate(timeout=120)[1]

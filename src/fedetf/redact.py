@@ -25,8 +25,8 @@ def redacted(text: str) -> str:
 def public_address(address: str) -> str:
     """The same of a text that is one address: its password may hold any sign.
 
-    >>> public_address("http://me:o'h@ no/@mlflow:5000"), public_address("sqlite:////home/me@work/mlflow.db")
-    ('http://***@mlflow:5000', 'sqlite:////home/me@work/mlflow.db')
+    >>> public_address("http://me:o'h@ no/@mlflow:5000"), public_address("sqlite:////data/me@lab/mlflow.db")
+    ('http://***@mlflow:5000', 'sqlite:////data/me@lab/mlflow.db')
     """
     scheme, mark, rest = address.partition("://")
     place = rest.rpartition("@")[2]
@@ -36,7 +36,7 @@ def public_address(address: str) -> str:
 def bare(path: str) -> str:
     """The last part of an absolute path; a name or a relative path as it is.
 
-    >>> bare("/home/me/images"), bare("/home/me/m.py:Mine"), bare("owner/images"), bare("digits")
+    >>> bare("/data/me/images"), bare("/data/me/m.py:Mine"), bare("owner/images"), bare("digits")
     ('images', 'm.py:Mine', 'owner/images', 'digits')
     """
     return Path(path).name if Path(path).is_absolute() else path
@@ -45,7 +45,7 @@ def bare(path: str) -> str:
 def without_folders(text: str) -> str:
     """A text whose absolute paths are bare.
 
-    >>> without_folders("no file '/home/me/images/a.png'; see https://example.org/a/b")
+    >>> without_folders("no file '/data/me/images/a.png'; see https://example.org/a/b")
     "no file 'a.png'; see https://example.org/a/b"
     """
     return _FOLDERS.sub("", text)

@@ -57,9 +57,9 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("http://me:p@ss/w'o rd@mlflow:5000/a", "http://***@mlflow:5000/a"),
         ("postgresql://h/db?user=me&password=pass&sslmode=require", "postgresql://h/db?user=***&password=***&sslmode=require"),
         ("https://h/?api_key=pass", "https://h/?api_key=***"),
-        ("sqlite:////home/me@work/mlflow.db", "sqlite:////home/me@work/mlflow.db"),
+        ("sqlite:////data/me@lab/mlflow.db", "sqlite:////data/me@lab/mlflow.db"),
         ("sqlite:///mlflow.db?timeout=5", "sqlite:///mlflow.db?timeout=5"),
-        ("/home/me@work/mlruns", "/home/me@work/mlruns"),
+        ("/data/me@lab/mlruns", "/data/me@lab/mlruns"),
         ("auto", "auto"),
     ],
 )  # fmt: skip
@@ -214,7 +214,7 @@ def mode(path: Path) -> int:
 @pytest.mark.usefixtures("open_umask")
 def test_files_that_may_name_folders_are_for_their_owner(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(
-        "import fedetf\nclass Fails(fedetf.Method):\n    def loss(self, client, h, y): raise OSError('/home/me')\n"
+        "import fedetf\nclass Fails(fedetf.Method):\n    def loss(self, client, h, y): raise OSError('/data/me')\n"
     )
     methods = ["fedavg", f"{tmp_path}/fails.py:Fails"]
     comparison = fedetf.compare(methods, [7], settings=SMALL, out=tmp_path / "grid", **OPTIONS)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from fuzz import call, untouched
 
 import fedetf
@@ -140,10 +141,15 @@ def test_damaged_json(finished: Path, name: str, content: str) -> None:
         assert name in said
 
 
-def test_a_checkpoint_with_other_types(stopped: Path) -> None:
-    for path in (stopped / "checkpoints").iterdir():
+def rewrite(folder: Path, change: Callable = torch.clone, more: dict | None = None) -> None:
+    """Every file of tensors in a folder with other tensors or another note, and a checksum that is right."""
+    for path in folder.iterdir():
         about, state = load_checked(path)
-        save_state({name: tensor.double() for name, tensor in state.items()}, path, about)
+        save_state({name: change(tensor) for name, tensor in state.items()}, path, {**about, **(more or {})})
+
+
+def test_a_checkpoint_with_other_types(stopped: Path) -> None:
+    rewrite(stopped / "checkpoints", change=torch.Tensor.double)
     status, _, said = call("resume", str(stopped))
     assert status == 2
     assert "the checkpoint is of another run" in said
@@ -151,18 +157,14 @@ def test_a_checkpoint_with_other_types(stopped: Path) -> None:
 
 @pytest.mark.parametrize("key", ["clients", "records", "train_seconds"])
 def test_a_checkpoint_whose_note_is_damaged(stopped: Path, key: str) -> None:
-    for path in (stopped / "checkpoints").iterdir():
-        about, state = load_checked(path)
-        save_state(state, path, {**about, key: ["nonsense"]})
+    rewrite(stopped / "checkpoints", more={key: ["nonsense"]})
     status, _, said = call("resume", str(stopped))
     assert status == 2
     assert "no checkpoint in" in said
 
 
 def test_what_a_client_kept_is_of_another_shape(stopped: Path) -> None:
-    for path in (stopped / "clients").iterdir():
-        about, state = load_checked(path)
-        save_state({name: tensor.flatten() for name, tensor in state.items()}, path, about)
+    rewrite(stopped / "clients", change=torch.Tensor.flatten)
     status, _, said = call("resume", str(stopped))
     assert status == 1
     assert "kept is not of this run" in said

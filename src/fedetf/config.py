@@ -326,7 +326,8 @@ def _dataset_defaults(dataset: Any) -> Tree:
         return {}  # said later, by the check of all settings
     fits = [name for name in preset_names() if dataset == name or dataset.startswith(f"{name}-")]
     presets = [_read_preset(name) for name in sorted(fits, key=len, reverse=True)]
-    return next((preset for preset in presets if dataset.startswith(_find(preset, "data", "name") or " ")), {})
+    named = ((_find(preset, "data", "name"), preset) for preset in presets)  # an overlay names no data
+    return next((preset for name, preset in named if name and dataset.startswith(name)), {})
 
 
 def _nest(flat: Mapping[str, Any]) -> Tree:

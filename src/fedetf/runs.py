@@ -82,10 +82,8 @@ def undisturbed() -> Iterator[None]:
         yield
         return
     held: list[int] = []
-    signals = [
-        number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
-    ]
-    signals = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    signals = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.signal(number, lambda number, _: held.append(number)) for number in signals]
     try:
         yield

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fail(RunError(OUT_OF_MEMORY), 1)
         if os.environ.get("FEDETF_DEBUG"):
             raise
-        return _fail(RunError(f"{UNEXPECTED} ({type(error).__name__}: {str(error).splitlines()[:1]})"), 1)
+        return _fail(RunError(f"{UNEXPECTED} ({type(error).__name__}: {error})"), 1)
     return 0
 
 

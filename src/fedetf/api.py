@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fedetf.config import BESIDE, MethodSettings, Settings, resolve
+from fedetf.config import BESIDE, Settings, resolve
 from fedetf.data import Dataset, Partition, deal_out, load_dataset, make_schedule
 from fedetf.data.own import Pair, from_clients
 from fedetf.engines.base import Engine
@@ -21,8 +21,8 @@ from fedetf.features import runs_once, with_encoder, with_features
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.files import RECORD, is_file, read_text, real_folder
 from fedetf.heads import Net
-from fedetf.methods import Method, is_method, make_method
-from fedetf.models import is_model, own_encoder
+from fedetf.methods import Method, check_private, is_method, make_method
+from fedetf.models import is_model
 from fedetf.runs import RunFolder, check_free, last_attempt, locked
 from fedetf.state import load_state
 from fedetf.tracking import MLflow, TensorBoard
@@ -291,14 +291,12 @@ def prepare(
     method = make_method(
         settings.method.model_dump(), settings.fidelity, own
     )  # its errors come before the data is read
-    if encoder is None:
-        encoder = own_encoder(settings.model.name, settings.seed)
     dataset = dataset or load_dataset(settings.data, settings.seed)
     partition = deal_out(dataset, settings.data, settings.seed)
     if partition.sites:  # a column of the data names the clients
         data = settings.data.model_copy(update={"clients": len(partition)})
         settings = settings.model_copy(update={"data": data})
-    return _job(settings, method, dataset, partition, encoder)
+    return _checked(Job.make(settings, dataset, partition, encoder, method))
 
 
 def prepare_own(
@@ -310,20 +308,21 @@ def prepare_own(
 ) -> Job:
     """The same with the user's own data, where who holds what is given."""
     method = make_method(settings.method.model_dump(), settings.fidelity, own_method)
-    if encoder is None:
-        encoder = own_encoder(settings.model.name, settings.seed)
     dataset, partition = from_clients(data, test, settings.data.test_fraction, settings.seed)
     own = settings.data.model_copy(update={"clients": len(partition), "partition": "given"})
-    return _job(settings.model_copy(update={"data": own}), method, dataset, partition, encoder)
+    settings = settings.model_copy(update={"data": own})
+    return _checked(Job.make(settings, dataset, partition, encoder, method))
 
 
-def _job(settings: Settings, method: Method, dataset: Dataset, partition: Partition, encoder: nn.Module | None) -> Job:
+def _checked(job: Job) -> Job:
+    """The job, if its settings fit its data, model and engine."""
+    settings, dataset = job.settings, job.dataset
     if settings.data.augment != "none" and len(dataset.shape) != 3:
         raise UserError(f"data.augment = {settings.data.augment!r} is for images, not for vectors; leave it out")
-    if settings.data.augment != "none" and encoder is not None and runs_once(encoder, settings):
+    if settings.data.augment != "none" and job.encoder is not None and runs_once(job.encoder, settings):
         raise UserError("data.augment does nothing for a frozen encoder, which sees every image once; leave it out")
-    section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))
-    job = Job(settings.model_copy(update={"method": section}), method, dataset, partition, encoder)
+    if settings.update.noise:
+        check_private(job.method)
     choose(settings.engine)
     job.build_net()  # an unknown model, or one that does not fit the images, is found before anything is written
     return job

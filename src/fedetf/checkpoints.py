@@ -29,7 +29,8 @@ class Checkpoint:
     """A run after one of its rounds."""
 
     server: State  # what clients receive
-    own: State  # what the server keeps to itself
+    own: State  # what the method keeps at the server
+    memory: State  # what the server's optimiser remembers
     clients: dict[int, int]  # client -> round of its private state
     records: list[Round]  # the rounds, less the participants, whom the schedule names
     train_seconds: float
@@ -39,16 +40,19 @@ class Checkpoint:
     def of(cls, federation: Federation) -> "Checkpoint":
         """The run as it is now."""
         server, private = federation.server, federation.private
-        return cls(server.state, server.own, private.rounds, federation.records, federation.train_seconds)
+        return cls(
+            server.state, server.own, server.memory, private.rounds, federation.records, federation.train_seconds
+        )
 
     def put_into(self, federation: Federation) -> None:
         """Let a new federation be where this one was."""
         device = federation.engine.device
-        for saved, current in ((self.server, federation.server.state), (self.own, federation.server.own)):
+        server = federation.server
+        for saved, current in ((self.server, server.state), (self.own, server.own), (self.memory, server.memory)):
             if _form(saved) != _form(current) or len(self.records) > len(federation.schedule):
                 raise UserError("the checkpoint is of another run: its tensors or rounds are not those of config.toml")
             current.update({name: tensor.to(device) for name, tensor in saved.items()})
-        federation.server.round = len(self.records)
+        server.round = len(self.records)
         federation.private.rounds.update(self.clients)
         federation.train_seconds = self.train_seconds
         for record, participants in zip(self.records, federation.schedule, strict=False):
@@ -59,6 +63,7 @@ class Checkpoint:
         """Write it, and remove those that are older than the last two."""
         tensors = {f"server/{name}": t for name, t in self.server.items()}
         tensors |= {f"own/{name}": t for name, t in self.own.items()}
+        tensors |= {f"memory/{name}": t for name, t in self.memory.items()}
         records = [_less_participants(record) for record in self.records]
         about = {"clients": self.clients, "records": records, "train_seconds": self.train_seconds}
         path = folder / f"round-{len(self.records):05d}.safetensors"
@@ -106,13 +111,13 @@ def newest(folder: Path, private: PrivateStates) -> Checkpoint | None:
 
 def _load(path: Path) -> Checkpoint:
     about, tensors = load_checked(path)
-    parts: dict[str, State] = {"server": {}, "own": {}}
+    parts: dict[str, State] = {"server": {}, "own": {}, "memory": {}}
     for key, tensor in tensors.items():
         part, _, name = key.partition("/")
         parts.setdefault(part, {})[name] = tensor
     note = fitting(CheckpointNote, about, str(path))
     records = fitting(Records, [{**record, "participants": []} for record in note.records], str(path)).root
-    return Checkpoint(parts["server"], parts["own"], note.clients, records, note.train_seconds)
+    return Checkpoint(parts["server"], parts["own"], parts["memory"], note.clients, records, note.train_seconds)
 
 
 def _paths(folder: Path) -> list[Path]:

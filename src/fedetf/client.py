@@ -1,24 +1,75 @@
 """What a method sees of a client: its data, a net, its random streams, and ``train``, the only SGD loop there is."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedetf.config import PersonalSettings, TrainSettings
 from fedetf.data.batches import crop_flip
 from fedetf.data.samples import Samples
 from fedetf.heads import Net
 from fedetf.measure.accuracy import count_correct
+from fedetf.optim import Optimiser, make_optimiser, memorise, remember
 from fedetf.rng import torch_stream
-from fedetf.sgd import SGD
 from fedetf.state import State
 
-Loss = Callable[["Client", Tensor, Tensor], Tensor]
-
 EVALUATION_BATCH = 500  # large enough to keep a device busy; memory, not the result, depends on it
+
+
+class Batch:
+    """A batch of a client's training split, as a loss sees it.
+
+    ``h`` are the features ``[B, D]`` that the net's encoder gives, ``y`` the labels ``[B]``, ``rows`` the positions of
+    the samples in the training split ``[B]``, and ``x`` the inputs ``[B, ...]`` as the encoder sees them, augmented if
+    the settings say so. Where features are kept because the encoder is frozen, ``x`` is made when it is asked for.
+    """
+
+    def __init__(self, h: Tensor, y: Tensor, rows: Tensor, inputs: Callable[[], Tensor]):
+        self.h, self.y, self.rows = h, y, rows
+        self._inputs = inputs
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @cached_property
+    def x(self) -> Tensor:
+        """The inputs ``[B, ...]``."""
+        return self._inputs()
+
+
+Loss = Callable[["Client", Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What all clients of a worker have in common: the net that is lent to one after the other, and how it trains."""
+
+    net: Net
+    trainable: frozenset[str]  # parameters that whoever made the encoder did not freeze
+    data: Samples
+    prepare: Callable[[Tensor], Tensor]  # from stored inputs to what the encoder sees
+    encode: Callable[[Tensor], Tensor]  # the net's encoder in training, perhaps compiled
+    logits: Callable[[Net, Tensor], Tensor]  # what a client's own model predicts from features
+    seed: int
+    settings: TrainSettings
+    personal: PersonalSettings
+    augment: bool
+    precision: torch.dtype | None  # of the encoder in training, if it is not float32
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one client holds, as indices into the data."""
+
+    train: Tensor  # [n_k]
+    test: Tensor
+    counts: Tensor  # n_{k,c} of the training split, [classes]
 
 
 class Client:
@@ -29,56 +80,41 @@ class Client:
 
     def __init__(
         self,
+        bench: Workbench,
+        share: Share,
         *,
         id: int,
         round: int,
-        seed: int,
-        net: Net,
-        trainable: frozenset[str],
         received: State,
         private: State,
-        momentum: State,
-        logits: Callable[[Net, Tensor], Tensor],
-        data: Samples,
-        train: Tensor,
-        test: Tensor,
-        counts: Tensor,
-        prepare: Callable[[Tensor], Tensor],
-        encode: Callable[[Tensor], Tensor],
-        precision: torch.dtype | None,
-        augment: bool,
-        settings: TrainSettings,
-        personal: PersonalSettings,
+        memory: State,
         epochs: int,
         lr: float,
     ):
         self.id = id
         self.round = round
-        self.seed = seed
-        self.net = net
-        self._trainable = trainable  # parameters that are not frozen by whoever made the encoder
-        self.received = received  # what the server sent; never written to
+        self.seed = bench.seed
+        self.net = bench.net
+        self.received = received  # what the server sent, see Method.download; never written to
         self.private = private  # what the method keeps with this client besides the net's own private tensors
-        self.momentum = momentum  # of its last round, by tensor; used only if the settings say so
-        self.counts = counts  # n_{k,c} of the training split, [classes]
-        self.personal = personal
-        self.settings = settings
+        self.memory = memory  # of its optimisers, from its last round; used only if the settings say so
+        self.counts = share.counts
+        self.personal = bench.personal
+        self.settings = bench.settings
         self.epochs = epochs
         self.lr = lr
         self.images = 0  # trained on so far, epochs counted
+        self.steps = 0  # τ_k, optimiser steps of the common training phase so far
         self.accuracies: list[float] = []  # on the client's test split, where the method noted it
-        self._logits = logits
-        self._data = data
-        self._train = train  # indices into data, [n_k]
-        self._test = test
-        self._prepare = prepare
-        self._encode = encode  # the net's encoder in training, perhaps compiled
-        self._precision = precision  # of the encoder in training, if it is not float32
-        self._augment = augment
+        self._bench = bench
+        self._data = bench.data
+        self._train = share.train
+        self._test = share.test
         self._trained: dict[str, Tensor] = {}
         self._streams: dict[str, torch.Generator] = {}
         self._features: dict[str, Tensor] = {}  # of each split, for as long as the encoder stays as it is
-        self._loss_sum, self._loss_images = torch.zeros((), device=counts.device), 0
+        self._taught: dict[int, tuple[Mapping[str, Tensor], Tensor]] = {}  # other weights, and their features
+        self._loss_sum, self._loss_images = torch.zeros((), device=share.counts.device), 0
 
     @property
     def samples(self) -> int:
@@ -103,7 +139,7 @@ class Client:
         stream: str = "batches",
         eval_frozen_encoder: bool = True,
     ) -> None:
-        """Minimise ``loss(client, h, y)`` over the client's batches by SGD.
+        """Minimise ``loss(client, batch)`` over the client's batches by SGD, or what ``train.optimiser`` names.
 
         ``params`` names what trains, as module prefixes (``"encoder"``) or single tensors (``"head.V"``, which may be
         a buffer); all parameters if left out. What the maker of an encoder froze stays frozen. The rest is not handed
@@ -121,14 +157,15 @@ class Client:
         encoder_runs = not eval_frozen_encoder or (encoder_meant and not self._encoder_is_frozen())
         features = None if encoder_runs else self._frozen_features("train")
         optimisers = self._optimisers(tensors, plain, lr, momentum, weight_decay)
-        if self.settings.keep_momentum:
-            self._restore_momentum(optimisers, tensors, stream)
+        names = {id(tensor): f"{stream}.{name}" for name, tensor in tensors.items()}
+        for optimiser in optimisers if self.settings.keep_momentum else ():
+            remember(optimiser, names, self.memory)
         self.net.train()
         self.net.encoder.train(encoder_runs)
-        for batch in self._batches(epochs, stream):
-            with torch.enable_grad(), _lone_sample_safe(self.net, len(batch)):
-                h = self._train_features(batch) if features is None else features[batch]
-                value = loss(self, h, self._data.y[self._train[batch]])
+        for rows in self._batches(epochs, stream):
+            with torch.enable_grad(), _lone_sample_safe(self.net, len(rows)):
+                batch = self._batch(rows, features)
+                value = loss(self, batch)
             for optimiser in optimisers:
                 optimiser.zero_grad()
             value.backward()
@@ -136,12 +173,13 @@ class Client:
                 optimiser.step()
             self.images += len(batch)
             if stream == "batches":
+                self.steps += 1
                 self._loss_sum += value.detach() * len(batch)
                 self._loss_images += len(batch)
         if encoder_runs:
             self._features.clear()
-        if self.settings.keep_momentum:
-            self._store_momentum(optimisers, tensors, stream)
+        for optimiser in optimisers if self.settings.keep_momentum else ():
+            memorise(optimiser, names, self.memory)
 
     def accuracy(self) -> float | None:
         """The accuracy of the net as it is on the client's test split; None if that is empty."""
@@ -149,7 +187,7 @@ class Client:
             return None
         h, y = self._frozen_features("test"), self._data.y[self._test]
         with torch.no_grad():
-            return int(count_correct(self._logits(self.net, h), y)) / len(y)
+            return int(count_correct(self._bench.logits(self.net, h), y)) / len(y)
 
     def note_accuracy(self) -> None:
         """Record how good the net is by now on the client's test split (Fig. 6b)."""
@@ -166,6 +204,33 @@ class Client:
         h, y = self._frozen_features("train"), self._data.y[self._train]
         for c in self.counts.nonzero().flatten().tolist():
             yield c, h[y == c]
+
+    def encode(self, state: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Features ``[B, D]`` of a batch by other weights, such as ``client.received`` or those of last round.
+
+        ``state`` names the encoder's tensors as the net does. It runs in eval mode, with its own BatchNorm statistics
+        and without gradients. Unless inputs are augmented, the features of all rows are computed once and kept: do not
+        change ``state`` meanwhile.
+        """
+        if self._bench.augment:
+            return self._encode_by(state, [batch.x])
+        if id(state) not in self._taught:
+            chunks = torch.arange(self.samples, device=self._train.device).split(EVALUATION_BATCH)
+            self._taught[id(state)] = state, self._encode_by(state, (self._inputs(rows) for rows in chunks))
+        return self._taught[id(state)][1][batch.rows]
+
+    @torch.no_grad()
+    def _encode_by(self, state: Mapping[str, Tensor], inputs: Iterable[Tensor]) -> Tensor:
+        encoder = self.net.encoder
+        names = (*dict(encoder.named_parameters()), *dict(encoder.named_buffers()))
+        weights = {name: state[f"encoder.{name}"] for name in names if f"encoder.{name}" in state}
+        modes = [(module, module.training) for module in encoder.modules()]
+        encoder.eval()
+        try:
+            return torch.cat([functional_call(encoder, weights, (x,)) for x in inputs])
+        finally:
+            for module, training in modes:
+                module.training = training
 
     def stream(self, purpose: str) -> torch.Generator:
         """This client's random stream for ``purpose`` in this round; every call goes on where the last one ended."""
@@ -184,7 +249,7 @@ class Client:
     def _encoder_is_frozen(self) -> bool:
         """Whether the encoder has parameters, but whoever made it froze them all."""
         names = [name for name, _ in self.net.encoder.named_parameters()]
-        return bool(names) and not any(f"encoder.{name}" in self._trainable for name in names)
+        return bool(names) and not any(f"encoder.{name}" in self._bench.trainable for name in names)
 
     def _named(self, params: Sequence[str]) -> dict[str, Tensor]:
         """The tensors that ``params`` names: parameters by prefix, and any tensor by its whole name."""
@@ -192,7 +257,7 @@ class Client:
         return {
             name: tensor
             for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers())
-            if name in params or (name in self._trainable and name.startswith(inside))
+            if name in params or (name in self._bench.trainable and name.startswith(inside))
         }
 
     def _optimisers(
@@ -202,29 +267,15 @@ class Client:
         lr: float | None,
         momentum: float | None,
         weight_decay: float | None,
-    ) -> list[SGD]:
-        """SGD over ``tensors``, from zero momentum; those that ``plain`` names without momentum and weight decay."""
+    ) -> list[Optimiser]:
+        """An optimiser over ``tensors``; one more over those that ``plain`` names, without momentum and decay."""
         bare = self._named(plain)
         lr = self.lr if lr is None else lr
         momentum = self.settings.momentum if momentum is None else momentum
         weight_decay = self.settings.weight_decay if weight_decay is None else weight_decay
-        usual = SGD([tensor for name, tensor in tensors.items() if name not in bare], lr, momentum, weight_decay)
-        return [usual, SGD([tensors[name] for name in bare], lr)] if bare else [usual]
-
-    def _restore_momentum(self, optimisers: list[SGD], tensors: dict[str, Tensor], stream: str) -> None:
-        """Begin with the momentum that these tensors had at the end of the client's last training on ``stream``."""
-        names = {id(tensor): f"{stream}.{name}" for name, tensor in tensors.items()}
-        for optimiser in optimisers:
-            kept = [self.momentum.get(names[id(tensor)]) for tensor in optimiser.tensors]
-            pairs = zip(optimiser.tensors, kept, strict=True)
-            optimiser.momenta = [None if m is None else torch.empty_like(tensor).copy_(m) for tensor, m in pairs]
-
-    def _store_momentum(self, optimisers: list[SGD], tensors: dict[str, Tensor], stream: str) -> None:
-        names = {id(tensor): f"{stream}.{name}" for name, tensor in tensors.items()}
-        for optimiser in optimisers:
-            for tensor, momentum in zip(optimiser.tensors, optimiser.momenta, strict=True):
-                if momentum is not None:
-                    self.momentum[names[id(tensor)]] = momentum
+        kind, most = self.settings.optimiser, [tensor for name, tensor in tensors.items() if name not in bare]
+        usual = make_optimiser(kind, most, lr, momentum, weight_decay)
+        return [usual, make_optimiser(kind, [tensors[name] for name in bare], lr, 0, 0)] if bare else [usual]
 
     def _batches(self, epochs: int, stream: str) -> Iterator[Tensor]:
         """Positions in the training split, reshuffled each epoch; the last batch may be smaller.
@@ -242,17 +293,21 @@ class Client:
             order = torch.randperm(self.samples, generator=self.stream(stream))
             yield from order.to(self._train.device).split(sizes)
 
-    def _train_features(self, batch: Tensor) -> Tensor:
-        """Features ``[B, D]`` of a batch in training; in full precision for the head and the loss."""
-        x = self._inputs(batch)
-        with torch.autocast(x.device.type, self._precision, enabled=self._precision is not None):
-            return self._encode(x).float()
+    def _batch(self, rows: Tensor, features: Tensor | None) -> Batch:
+        """The samples in these rows, with the kept features of a frozen encoder or with those of one that trains."""
+        y = self._data.y[self._train[rows]]
+        if features is not None:
+            return Batch(features[rows], y, rows, lambda: self._inputs(rows))
+        x = self._inputs(rows)
+        with torch.autocast(x.device.type, self._bench.precision, enabled=self._bench.precision is not None):
+            h = self._bench.encode(x).float()  # in full precision for the head and the loss
+        return Batch(h, y, rows, lambda: x)
 
-    def _inputs(self, batch: Tensor) -> Tensor:
-        x = self._data.x[self._train[batch]]
-        if self._augment:
+    def _inputs(self, rows: Tensor) -> Tensor:
+        x = self._data.x[self._train[rows]]
+        if self._bench.augment:
             x = crop_flip(x, self.stream("augment"))
-        return self._prepare(x)
+        return self._bench.prepare(x)
 
     def _frozen_features(self, split: Literal["train", "test"]) -> Tensor:
         """Features ``[n, D]`` of a split in eval mode, computed once until the encoder changes."""
@@ -261,7 +316,7 @@ class Client:
             indices = self._train if split == "train" else self._test
             with torch.no_grad():
                 chunks = indices.split(EVALUATION_BATCH)
-                parts = [self.net.encoder(self._prepare(self._data.x[chunk])) for chunk in chunks]
+                parts = [self.net.encoder(self._bench.prepare(self._data.x[chunk])) for chunk in chunks]
             self._features[split] = torch.cat(parts)
         return self._features[split]
 

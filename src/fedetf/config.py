@@ -40,6 +40,9 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Address = Annotated[str, PlainSerializer(public_address)]  # what is written of it is without user and password
 
 
+Combine = Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "centred_clip"]
+
+
 class Section(BaseModel):
     """A part of the settings."""
 
@@ -97,11 +100,14 @@ class TrainSettings(Section):
     batch_size: Count = Field(128, description="local batch size")
     lr: NonNegative = Field(0.01, description="learning rate of the first round")
     lr_decay: Positive = Field(0.99, description="factor on the learning rate after each round")
+    optimiser: Literal["sgd", "adam", "adamw"] = Field("sgd", description="of local training")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.9, description="momentum of local SGD, from zero in each round"
     )
-    keep_momentum: bool = Field(False, description="true: a client's momentum lives on in its next round")
-    weight_decay: NonNegative = Field(5e-4, description="weight decay of local SGD, on every trained tensor")
+    keep_momentum: bool = Field(
+        False, description="true: a client's momentum, or what another optimiser remembers, lives on in its next round"
+    )
+    weight_decay: NonNegative = Field(5e-4, description="weight decay of local training, on every trained tensor")
 
     def describe(self) -> str:
         """How long the training is, in a few words."""
@@ -118,11 +124,50 @@ class MethodSettings(BaseModel):
 
 
 class UpdateSettings(Section):
-    """What a client may send."""
+    """What becomes of a client's update on its way to the server."""
 
     max_ratio: Positive = Field(
         1e6, description="an update more than so many times as long as the model it began from is refused"
     )
+    top_k: Fraction = Field(1.0, description="share of each tensor's entries that is sent, the largest; 1: all")
+    bits: Literal[1, 2, 4, 8, 32] = Field(32, description="bits for each number that is sent; 32: as it is")
+    clip: Positive | None = Field(None, description="largest length of an update; a longer one is scaled down to it")
+    noise: NonNegative = Field(
+        0.0, description="noise on the mean of the updates, as a multiple of update.clip: differential privacy"
+    )
+    delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="with noise: of (epsilon, delta)")
+
+    @model_validator(mode="after")
+    def _make_sense_together(self) -> "UpdateSettings":
+        if self.noise and self.clip is None:
+            raise PydanticCustomError("noise", "noise needs a bound on every update; set update.clip too")
+        if self.noise and (self.top_k < 1 or self.bits < 32):
+            raise PydanticCustomError(
+                "noise", "what top_k and bits keep back for the next round would escape the clipping; choose either"
+            )
+        return self
+
+
+class ServerSettings(Section):
+    """How the server makes one model of many, and how it moves to it."""
+
+    combine: Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "centred_clip"] = (
+        Field("mean", description="the rule that combines models; all but the mean withstand some faulty ones")
+    )
+    faulty: Annotated[int, Field(ge=0, le=2**31)] | None = Field(
+        None, description="faulty updates that trimmed_mean, krum and multi_krum reckon with; left out: a fifth"
+    )
+    radius: Positive = Field(10.0, description="how far one update can pull the centre of centred_clip")
+    optimiser: Literal["none", "momentum", "adagrad", "adam", "yogi"] = Field(
+        "none", description="the server's step towards the combined model; none: it takes that model"
+    )
+    lr: NonNegative | None = Field(
+        None, description="of the server's optimiser; left out: 1 for momentum, 0.1 for adagrad, 0.01 for adam and yogi"
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of server.optimiser = 'momentum'")
+    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of adam and yogi")
+    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="of adam and yogi")
+    eps: Positive = Field(1e-3, description="of adagrad, adam and yogi")
 
 
 class PersonalSettings(Section):
@@ -184,6 +229,7 @@ class Settings(Section):
     train: TrainSettings = TrainSettings()
     method: MethodSettings = MethodSettings()
     update: UpdateSettings = UpdateSettings()
+    server: ServerSettings = ServerSettings()
     personal: PersonalSettings = PersonalSettings()
     engine: EngineSettings = EngineSettings()
     measure: MeasureSettings = MeasureSettings()
@@ -197,6 +243,12 @@ class Settings(Section):
         asked = {key: name for key, name in asks_for_code(values).items() if key not in origin.trusted}
         if asked:
             raise PydanticCustomError("consent", "{text}", {"text": origin.question(asked)})
+        return self
+
+    @model_validator(mode="after")
+    def _noise_needs_the_mean(self) -> "Settings":
+        if self.update.noise and self.server.combine != "mean":
+            raise PydanticCustomError("noise", "update.noise is made for server.combine = 'mean'; choose either")
         return self
 
     def portable(self) -> dict[str, Any]:

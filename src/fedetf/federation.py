@@ -19,12 +19,16 @@ from fedetf.engines.job import Job
 from fedetf.engines.make import make_engine
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Missing, Personal, Trained
+from fedetf.engines.worker import sent_parameters
 from fedetf.errors import RunError, printable
+from fedetf.forms import Sizes, misfit
 from fedetf.measure import Consistency, collapse
 from fedetf.methods import Scope, Server, Upload
 from fedetf.provenance import commit
-from fedetf.soundness import defect, unsound
+from fedetf.server.privacy import epsilon
+from fedetf.soundness import defect, other_type, unsound
 from fedetf.state import State, clone, nbytes
+from fedetf.transforms import make_compression
 
 
 @dataclass
@@ -60,6 +64,7 @@ class Outcome:
     personal_curve: list[float]  # mean over clients, where the method notes it during the stage
     personal_epochs: float  # local epochs of the personal stage, mean over clients
     train_seconds: float
+    epsilon: float | None  # what the noised means reveal of one client, with update.delta; None without noise
 
     @property
     def personal_mean(self) -> float | None:
@@ -111,7 +116,21 @@ class Federation:
         self.unsent = {name: tensor for name, tensor in state.items() if name not in sent}
         self._encoder = [f"encoder.{name}" for name, tensor in net.encoder.named_parameters() if tensor.requires_grad]
         self.classifiers: dict[int, Tensor] = {}  # class vectors of the last measured round's participants
-        self.server = Server(clone(sent), job.partition.holders, job.settings.seed, clone(job.method.server_state(net)))
+        self._compression = make_compression(job.settings.update)
+        parameters = sent_parameters(job.method, net)
+        self.sizes = Sizes(len(job.dataset.classes), net.features, parameters)
+        self.server = Server(
+            clone(sent),
+            job.partition.holders,
+            job.settings.seed,
+            clone(job.method.server_state(net)),
+            parameters=tuple(parameters),
+            plain=frozenset(job.method.temperatures),
+            settings=job.settings.server,
+            update=job.settings.update,
+            noise=self.engine.noise,
+        )
+        self.server.begin()
         self.records: list[Round] = []  # one for each round that is done
         self.personals: dict[int, Personal] = {}  # one for each client whose personal stage is done, less the model
         self.train_seconds = 0.0
@@ -154,6 +173,7 @@ class Federation:
             personal_curve=[sum(step) / len(step) for step in steps],
             personal_epochs=mean([p.epochs for p in personals]) or 0.0,
             train_seconds=self.train_seconds,
+            epsilon=self._epsilon(),
         )
         for listener in self.listeners:
             listener.finished(outcome)
@@ -166,9 +186,10 @@ class Federation:
             record = Round(t, self.schedule[t - 1])
             self.server.round = t
             done = partial(self._client_done, record)
-            trained = self.engine.train(record.participants, t, self.server.state, done)  # 1. the participants train
+            received = self._received()
+            trained = self.engine.train(record.participants, t, received, done)  # 1. the participants train
             consistency = self._consistency(t)
-            sound = self._sound(trained, record, consistency)
+            sound = self._sound(trained, record, received, consistency)
             self.method.aggregate(self.server, sound)  # 2. the server folds in what they send
             for _ in sound:  # what a method leaves is taken all the same: workers must be free for what follows
                 pass
@@ -184,10 +205,19 @@ class Federation:
         if not self.job.settings.personal.enabled:
             return
         clients = [client for client in range(len(self.job.partition)) if client not in self.personals]
-        for personal in self.engine.personalise(clients, self.server.state):
+        for personal in self.engine.personalise(clients, self._received()):
             self.personals[personal.client] = replace(personal, state={})
             for listener in self.listeners:
                 listener.personal_done(personal)
+
+    def _epsilon(self) -> float | None:
+        update = self.job.settings.update
+        releases = sum(record.samples > 0 for record in self.records)
+        return epsilon(update.noise, update.delta, self.engine.noise.releases(releases)) if update.noise else None
+
+    def _received(self) -> State:
+        """What every client gets: the model, and what the method sends besides it."""
+        return {**self.server.state, **self.method.download(self.server)}
 
     def _client_done(self, record: Round) -> None:
         record.trained += 1
@@ -203,8 +233,9 @@ class Federation:
                 sizes.append(nbytes(summary))
                 yield summary
 
-        down = nbytes(self.server.state) * len(self.job.partition)
-        summaries = self.engine.summarise(range(len(self.job.partition)), self.server.state)
+        received = self._received()
+        down = nbytes(received) * len(self.job.partition)
+        summaries = self.engine.summarise(range(len(self.job.partition)), received)
         sent = counted(summaries)
         self.method.finish(self.server, sent)
         for _ in sent:
@@ -214,7 +245,8 @@ class Federation:
 
     def _check_model(self, when: str) -> None:
         """Stop, before anything is written, if what the server made cannot be used."""
-        problem = defect(self.server.state, {}) or defect(self.server.own, {})
+        server = self.server
+        problem = defect(server.state, {}) or defect(server.own, {}) or defect(server.memory, {})
         if problem is not None:
             raise RunError(f"{when}: the server's new model is of no use: {printable(problem)}; lower train.lr")
 
@@ -255,12 +287,11 @@ class Federation:
         return int(evaluation["correct"]) / len(self.job.dataset.test)
 
     def _sound(
-        self, trained: Iterable[Trained | Missing], record: Round, consistency: Consistency | None
+        self, trained: Iterable[Trained | Missing], record: Round, received: State, consistency: Consistency | None
     ) -> Iterator[Upload]:
         """Pass on the uploads that can be averaged, and keep the books of the round."""
         losses = []
-        shared = self.method.scoped(self.server.state, Scope.SHARED)
-        down, max_ratio = nbytes(self.server.state), self.job.settings.update.max_ratio
+        down = nbytes(received)
         for result in trained:
             if isinstance(result, Missing):
                 (record.refused if result.refused else record.missing)[result.client] = result.why
@@ -269,7 +300,7 @@ class Federation:
             record.bytes_down += down
             record.bytes_up += nbytes(upload.state)
             record.images += upload.images
-            problem = unsound(upload.state, shared, upload.images, max_ratio) or defect(result.private, {})
+            problem = self._decode(upload) or self._problem(result)
             if problem is not None:
                 record.refused[upload.client] = printable(problem)
                 continue
@@ -283,6 +314,26 @@ class Federation:
         weight = record.samples = sum(n for n, _ in losses)
         loss = sum(n * value for n, value in losses) / weight if weight else math.nan
         record.loss = loss if math.isfinite(loss) else None
+
+    def _decode(self, upload: Upload) -> str | None:
+        """Undo the transforms that an update travelled in; what is wrong if that cannot be done."""
+        try:
+            upload.state = self._compression.decode(upload.state, self.server.state, self.server.parameters)
+        except RunError as error:
+            return str(error)
+        return None
+
+    def _problem(self, result: Trained) -> str | None:
+        """What makes a result unfit to be folded in; None if nothing does."""
+        sent, shared = result.upload.state, self.method.scoped(self.server.state, Scope.SHARED)
+        max_ratio = self.job.settings.update.max_ratio
+        extras = {name: tensor for name, tensor in sent.items() if name not in shared}
+        return (
+            other_type(sent, shared)
+            or unsound(sent, shared, result.upload.images, max_ratio)
+            or misfit(extras, self.method.uploads, self.sizes, result.upload.samples)
+            or defect(result.private, {})
+        )
 
     def _check_enough(self, record: Round, sound: int) -> None:
         """Stop, before the server has changed, if too many updates were left out."""
@@ -325,6 +376,7 @@ def summary(job: Job, outcome: Outcome) -> dict[str, Any]:
         "clients_with_one_class": None if partition.elsewhere else partition.single_class,
         "refused_updates": sum(len(r.refused) for r in outcome.rounds),
         "missing_updates": sum(len(r.missing) for r in outcome.rounds),
+        "epsilon": outcome.epsilon,
         "bytes_up": outcome.bytes_up,
         "bytes_down": outcome.bytes_down,
         "images_per_second": images / outcome.train_seconds if outcome.train_seconds else None,

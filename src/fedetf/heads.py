@@ -10,6 +10,8 @@ from fedetf.etf import simplex_etf
 class Net(nn.Module):
     """An encoder f_u and a head behind it: images ``[batch, ...]`` -> logits ``[batch, classes]``."""
 
+    features: int  # D, the length of the encoder's output; known once the net is built for data
+
     def __init__(self, encoder: nn.Module, head: nn.Module):
         super().__init__()
         self.encoder = encoder

@@ -10,6 +10,7 @@ from fedetf.client import EVALUATION_BATCH
 from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
+from fedetf.server import Noise, NoiseSource, RoundNoise
 from fedetf.state import State
 
 Tick = Callable[[], Any]  # called when a step is done, whatever its place in the order
@@ -24,6 +25,7 @@ class Engine(ABC):
     def __init__(self, job: Job, private: PrivateStates):
         self.job = job
         self.private = private
+        self.noise: NoiseSource = RoundNoise(Noise(b"fedetf/%d" % job.settings.seed))
 
     @property
     @abstractmethod

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedetf.config import Settings
+from fedetf.config import MethodSettings, Settings
 from fedetf.data.batches import Normalize
 from fedetf.data.partition import Partition
 from fedetf.data.samples import Dataset
 from fedetf.errors import UserError
 from fedetf.heads import Net
-from fedetf.methods import Method
-from fedetf.models import build_encoder
+from fedetf.methods import Method, make_method
+from fedetf.models import build_encoder, own_encoder
 from fedetf.rng import global_stream
 
 Prepare = Callable[[Tensor], Tensor]
@@ -30,6 +30,24 @@ class Job:
     partition: Partition
     encoder: nn.Module | None = None  # the user's own; None builds the one that the settings name
 
+    @classmethod
+    def make(
+        cls,
+        settings: Settings,
+        dataset: Dataset,
+        partition: Partition,
+        encoder: nn.Module | None = None,
+        method: Method | None = None,
+    ) -> "Job":
+        """A job with the method and the encoder that the settings name, unless they are at hand.
+
+        The settings are completed by all of the method's own numbers.
+        """
+        method = method or make_method(settings.method.model_dump(), settings.fidelity)
+        encoder = encoder if encoder is not None else own_encoder(settings.model.name, settings.seed)
+        section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))
+        return cls(settings.model_copy(update={"method": section}), method, dataset, partition, encoder)
+
     def build_net(self) -> Net:
         """A net with the initial weights: the same encoder for every method with the same seed."""
         return build_net(self.settings, self.method, self.dataset.train.x[:2], len(self.dataset.classes), self.encoder)
@@ -43,7 +61,9 @@ def build_net(settings: Settings, method: Method, example: Tensor, classes: int,
         with global_stream(settings.seed, "init-encoder"):
             built = build_encoder(settings.model.name, tuple(example.shape[1:]), settings.fidelity)
         encoder, features = built, built.features
-    return method.build(encoder, features, classes, settings.seed)
+    net = method.build(encoder, features, classes, settings.seed)
+    net.features = features
+    return net
 
 
 def preparation(settings: Settings, encoder: nn.Module, shape: tuple[int, ...], device: torch.device) -> Prepare:

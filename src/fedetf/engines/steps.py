@@ -51,7 +51,7 @@ class Missing:
 
     client: int
     why: str
-    refused: bool = False  # something came, and was not taken
+    refused: bool = False  # an update arrived but was rejected
 
 
 Result = Trained | State | Personal | Missing  # of train, of summarise and evaluate, of personalise, of none

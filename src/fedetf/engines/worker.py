@@ -1,20 +1,22 @@
 """A worker: one net, into which client after client is put. Every engine is made of workers."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedetf.client import Client
+from fedetf.client import Client, Share, Workbench
 from fedetf.data.samples import Samples
 from fedetf.engines.compiled import Encode, compiled
 from fedetf.engines.job import Job, placed, preparation
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory
 from fedetf.measure import class_statistics, count_correct
-from fedetf.methods import Scope, Upload
+from fedetf.methods import Method, Scope, Upload
 from fedetf.rng import global_stream
 from fedetf.state import State, clone
+from fedetf.transforms import make_compression
 
-MOMENTUM = "momentum."  # before the names of what train.keep_momentum keeps
+OPTIMISER = "optimiser."  # before the names of what train.keep_momentum keeps
+RESIDUAL = "residual."  # before the names of what compression has not sent yet
 
 
 class Worker:
@@ -33,24 +35,19 @@ class Worker:
         self._received = clone(self._initial)
         self._buffers = clone(dict(self.net.named_buffers()))  # those too that a state dict leaves out
         self._trainable = frozenset(name for name, tensor in self.net.named_parameters() if tensor.requires_grad)
+        self._sent = list(sent_parameters(job.method, self.net))
+        self._compression = make_compression(job.settings.update)
         self._train = _to(job.dataset.train, device)
         self._test = _to(job.dataset.test, device)
         self._test_counts = torch.bincount(job.dataset.test.y, minlength=len(job.dataset.classes))
         self._prepare = preparation(job.settings, self.net.encoder, job.dataset.shape, device)
-        self._encode = self._compiled() if job.settings.engine.compile else self.net.encoder
-
-    @property
-    def features(self) -> int:
-        """How long the encoder's feature vectors are."""
-        with torch.no_grad():
-            h: Tensor = self.net.eval().encoder(self._prepare(self._test.x[:1]))
-        return h.shape[1]
+        self._bench = self._workbench()
 
     @property
     def keeps(self) -> bool:
         """Whether a client of this job keeps anything from round to round."""
         own = self.job.method.scoped(self._initial, Scope.PRIVATE)
-        return bool(self._client_state or own or self.job.settings.train.keep_momentum)
+        return bool(self._client_state or own or self.job.settings.train.keep_momentum or self._compression.transforms)
 
     def perform(self, step: Step, received: State, private: State) -> Result:
         """Do one step; an error in it comes out with its client and round named."""
@@ -80,10 +77,19 @@ class Worker:
         with global_stream(self.job.settings.seed, "noise", round, client_id, device=self.device):
             method.local(client)
         sent = clone(method.upload(client), torch.contiguous_format)  # in any engine the same
+        sent, residual = self._compressed(sent, client.received, private)
         upload = Upload(client_id, client.samples, sent, client.mean_loss, client.images)
-        momentum = {MOMENTUM + name: tensor for name, tensor in client.momentum.items()}
+        memory = {OPTIMISER + name: tensor for name, tensor in client.memory.items()}
         own = method.scoped(self.net.state_dict(), Scope.PRIVATE)
-        return Trained(upload, clone({**own, **client.private, **momentum}), self._prototypes(client))
+        return Trained(upload, clone({**own, **client.private, **memory, **residual}), self._prototypes(client))
+
+    def _compressed(self, sent: State, received: State, private: State) -> tuple[State, State]:
+        """What travels, and what is kept of the rest for the next round."""
+        if not self._compression.transforms:
+            return sent, {}
+        residual = {name: like(sent[name], private.get(RESIDUAL + name, torch.zeros(()))) for name in self._sent}
+        sent = self._compression.encode(sent, received, self._sent, residual)
+        return sent, {RESIDUAL + name: tensor for name, tensor in residual.items()}
 
     def _prototypes(self, client: Client) -> State:
         """The client's class means in eval mode, where the agreement of clients is measured."""
@@ -130,39 +136,44 @@ class Worker:
 
     def _client(self, id: int, round: int, received: State, private: State, epochs: int, lr: float) -> Client:
         self._check_kept(id, private)
-        received = self._load(received, private)
-        settings, partition = self.job.settings, self.job.partition
-        kept = {name.removeprefix(MOMENTUM): t for name, t in private.items() if name.startswith(MOMENTUM)}
-        momentum = {name: tensor.to(self.device) for name, tensor in kept.items()}
+        kept = {name.removeprefix(OPTIMISER): t for name, t in private.items() if name.startswith(OPTIMISER)}
+        parts = self.job.partition.train[id], self.job.partition.test[id], self.job.partition.counts[id]
         return Client(
+            self._bench,
+            Share(*(torch.tensor(part, device=self.device) for part in parts)),
             id=id,
             round=round,
-            seed=settings.seed,
-            net=self.net,
-            trainable=self._trainable,
-            received=received,
+            received=self._load(received, private),
             private={name: like(initial, private.get(name, initial)) for name, initial in self._client_state.items()},
-            momentum=momentum,
-            logits=lambda net, h: self.job.method.logits(net, h, personal=True),
-            data=self._train,
-            train=torch.tensor(partition.train[id], device=self.device),
-            test=torch.tensor(partition.test[id], device=self.device),
-            counts=torch.tensor(partition.counts[id], device=self.device),
-            prepare=self._prepare,
-            encode=self._encode,
-            precision=torch.bfloat16 if settings.engine.precision == "bfloat16" else None,
-            augment=settings.data.augment == "crop_flip" and len(self.job.dataset.shape) == 3,  # features.py: vectors
-            settings=settings.train,
-            personal=settings.personal,
+            memory={name: tensor.to(self.device) for name, tensor in kept.items()},
             epochs=epochs,
             lr=lr,
+        )
+
+    def _workbench(self) -> Workbench:
+        settings, method = self.job.settings, self.job.method
+        return Workbench(
+            net=self.net,
+            trainable=self._trainable,
+            data=self._train,
+            prepare=self._prepare,
+            encode=self._compiled() if settings.engine.compile else self.net.encoder,
+            logits=lambda net, h: method.logits(net, h, personal=True),
+            seed=settings.seed,
+            settings=settings.train,
+            personal=settings.personal,
+            augment=settings.data.augment == "crop_flip" and len(self.job.dataset.shape) == 3,  # features.py: vectors
+            precision=torch.bfloat16 if settings.engine.precision == "bfloat16" else None,
         )
 
     def _check_kept(self, client: int, private: State) -> None:
         """Refuse what a client kept, if it does not fit: a file may have been tampered with."""
         known = {**self._initial, **self._client_state}
         for name, tensor in private.items():
-            wanted = known.get(name.split(".", 2)[2] if name.startswith(MOMENTUM) else name)
+            wanted = known.get(name.removeprefix(RESIDUAL))
+            if name.startswith(OPTIMISER):
+                _, slot, _, trained = (*name.split(".", 3), "", "", "")[:4]
+                wanted = torch.zeros(()) if slot == "steps" else known.get(trained)
             if wanted is None or (tensor.shape, tensor.dtype) != (wanted.shape, wanted.dtype):
                 raise RunError(f"what client {client} kept is not of this run ({name!r}); begin a new one")
 
@@ -176,14 +187,20 @@ class Worker:
     def _load(self, received: State, private: State) -> State:
         """Put the received and the private tensors into the net, and nothing of the last client is left in it.
 
-        Returns the received tensors in the net's own memory layout: how they came must not change the last bits of a
-        sum over them.
+        Returns all that was received, the net's tensors in its own memory layout: how they came must not change the
+        last bits of a sum over them.
         """
         for name, buffer in self.net.named_buffers():
             buffer.detach().copy_(self._buffers[name])
         mine = {name: self._received[name].copy_(tensor) for name, tensor in received.items() if name in self._initial}
         self.net.load_state_dict({name: mine.get(name, private.get(name, t)) for name, t in self._initial.items()})
-        return mine
+        return {**{name: tensor.to(self.device) for name, tensor in received.items() if name not in mine}, **mine}
+
+
+def sent_parameters(method: Method, net: nn.Module) -> State:
+    """The parameters that clients train and send, by name: what an update is made of."""
+    trained = {name: tensor.detach() for name, tensor in net.named_parameters() if tensor.requires_grad}
+    return method.scoped(trained, Scope.SHARED)
 
 
 def like(pattern: Tensor, values: Tensor) -> Tensor:

@@ -14,16 +14,17 @@ from fedetf.engines.base import Engine, Tick
 from fedetf.engines.job import Job
 from fedetf.engines.make import find_device
 from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
-from fedetf.engines.worker import Worker
+from fedetf.engines.worker import Worker, sent_parameters
 from fedetf.errors import RunError, printable
 from fedetf.flower.arrays import to_arrays
 from fedetf.flower.bounds import SampleBound
 from fedetf.flower.federate import Federate
-from fedetf.flower.messages import TYPES, Order, misfit, to_records, unpack_answer
-from fedetf.flower.privacy import PrivacyLedger, noised
+from fedetf.flower.messages import TYPES, Order, to_records, unpack_answer
+from fedetf.flower.privacy import PrivacyLedger
 from fedetf.flower.states import RoundsOnly
-from fedetf.methods import Rows, Scope
-from fedetf.soundness import defect, other_type, too_large
+from fedetf.forms import Sizes, misfit
+from fedetf.methods import Scope
+from fedetf.soundness import defect, too_large
 from fedetf.state import State, nbytes
 
 LOG = logging.getLogger("flwr")
@@ -52,10 +53,11 @@ class FlowerEngine(Engine):
         self.run = ""  # which run it is; see server.RunId
         self._federate = federate
         self._grid = grid
-        self._ledger = ledger
+        self.noise = ledger
         self._bound = bound
         self._worker = Worker(job, find_device(job.settings.engine.device))
-        self._features = self._worker.features
+        net = self._worker.net
+        self._sizes = Sizes(len(job.dataset.classes), net.features, sent_parameters(job.method, net))
         self._most = MARGIN + 2 * self._largest()
         self._notes = job.method.personal_notes(job.settings.personal)
         self._complete = False  # whether the sites were waited for
@@ -78,9 +80,6 @@ class FlowerEngine(Engine):
         answers = self._ask(steps, received, tick)
         if steps[0].kind == "train":
             answers = self._bounded(steps, answers)
-        if steps[0].kind == "train" and self._federate.noise:
-            max_ratio = self.job.settings.update.max_ratio
-            answers = noised(answers, self._shared(received), self._federate, self._ledger, max_ratio)
         for step in steps:
             yield answers[step.client]
 
@@ -180,16 +179,11 @@ class FlowerEngine(Engine):
         return result if problem is None else self._missing(step, problem, refused=True)
 
     def _problem(self, result: Result, received: State) -> str | None:
-        """What is wrong with a result that came from outside; of a model, what the round loop does not look at."""
-        method, shared = self.job.method, self._shared(received)
-        if isinstance(result, Trained):
-            sent = result.upload.state
-            extras = {name: tensor for name, tensor in sent.items() if name not in shared}
-            return other_type(sent, shared) or self._misfit(extras, method.upload_rows, result.upload.samples)
+        """What is wrong with a result that came from outside; at an upload the round loop looks."""
         if isinstance(result, dict):
             max_ratio = self.job.settings.update.max_ratio
-            problem = self._misfit(result, method.summary_rows, self._bound.samples) or defect(result, {})
-            return problem or too_large(result, shared, max_ratio)
+            problem = misfit(result, self.job.method.summaries, self._sizes, self._bound.samples) or defect(result, {})
+            return problem or too_large(result, self._shared(received), max_ratio)
         if isinstance(result, Personal) and len(result.curve) not in (0, self._notes):  # none: nothing is held out
             return f"its curve has {len(result.curve)} steps, not {self._notes}"
         return None
@@ -202,22 +196,19 @@ class FlowerEngine(Engine):
         refused = [(step, why) for step in steps if (why := problems.get(step.client)) is not None]
         return {**answers, **{step.client: self._missing(step, why, refused=True) for step, why in refused}}
 
-    def _misfit(self, extras: State, rows: Mapping[str, Rows], samples: float) -> str | None:
-        return misfit(extras, rows, len(self.job.dataset.classes), self._features, samples)
-
     def _largest(self) -> int:
         """How many bytes a site sends at most, if it sends what the method does."""
-        method, classes = self.job.method, len(self.job.dataset.classes)
-        rows = [*method.upload_rows.values(), *method.summary_rows.values(), Rows(torch.int64, 0)]
-        statistics = sum(classes * int(self._features**row.dimensions) * row.dtype.itemsize for row in rows)
-        return nbytes(self._shared(self._worker.net.state_dict())) + statistics
+        method = self.job.method
+        extras = self._sizes.nbytes(method.uploads) + self._sizes.nbytes(method.summaries)
+        return nbytes(self._shared(self._worker.net.state_dict())) + extras
 
     def _shared(self, state: State) -> State:
         """The part of the net that every site trains and sends."""
         return self.job.method.scoped(state, Scope.SHARED)
 
     def _missing(self, step: Step, why: str, refused: bool = False) -> Missing:
-        LOG.warning("%s", printable(f"{self._federate.sites[step.client]} ({step}): left out: {why}"))
+        if not refused or step.kind != "train":  # the log of the round has those
+            LOG.warning("%s", printable(f"{self._federate.sites[step.client]} ({step}): left out: {why}"))
         return Missing(step.client, printable(why), refused)
 
     def _connected(self, clients: Sequence[int]) -> dict[int, Node]:

@@ -39,9 +39,9 @@ class Federate(Section):
     max_samples: Annotated[int, Field(ge=0)] = 0  # who reports more is left out; 0: ten times the first round's median
     deadline: Positive = 3600.0  # seconds that a round waits for answers
     join: Positive = 120.0  # seconds that the run waits for sites to connect
-    noise: NonNegative = 0.0  # multiplier of differential privacy's noise; 0: none
-    clip: Positive = 1.0  # with noise: the largest length of a site's update
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5  # with noise: of (epsilon, delta)
+    noise: NonNegative = 0.0  # update.noise of the settings; 0: what those say
+    clip: Positive = 1.0  # with noise: update.clip
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5  # with noise: update.delta
     trust_code: bool = False  # the server runs code that the settings file names; each site decides for itself
 
     @classmethod
@@ -58,7 +58,9 @@ class Federate(Section):
 
     def settings(self, source: Path, trust_code: bool) -> Settings:
         """The settings file of the app, for as many clients as there are sites; ``trust_code`` is the reader's own."""
-        settings = resolve(str(source), {"data.clients": len(self.sites)}, trust_code)
+        private = {"update.noise": self.noise, "update.clip": self.clip, "update.delta": self.delta}
+        given = {"data.clients": len(self.sites), **(private if self.noise else {})}
+        settings = resolve(str(source), given, trust_code)
         if settings.engine.checkpoint != 1:
             raise UserError("engine.checkpoint must be 1: a site keeps what belongs to the last two rounds, no more")
         return settings

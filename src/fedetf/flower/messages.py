@@ -3,8 +3,6 @@
 What arrives is checked at both ends; a RunError says in one line what is wrong with it.
 """
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -14,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, MetricRec
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.errors import RunError
 from fedetf.flower.arrays import to_arrays, to_state
-from fedetf.methods import Rows, Upload
+from fedetf.server import Upload
 from fedetf.state import State
 
 Metrics = dict[str, MetricRecordValues]
@@ -81,34 +79,6 @@ def unpack_answer(step: Step, content: RecordDict, device: torch.device, most: i
     if not isinstance(loss, float):
         raise RunError("it sends no loss")
     return Trained(Upload(step.client, samples, _tensors(content, "upload", device, most), loss, images), private={})
-
-
-def misfit(
-    extras: State, rows: Mapping[str, Rows], classes: int, features: int, samples: float = math.inf
-) -> str | None:
-    """What is wrong with what a site sent beside or instead of a model; None if it is what the method sends.
-
-    A site that holds nothing sends no statistics. All others send all of them, of at most so many ``samples``.
-    """
-    if not extras:
-        return None
-    if extras.keys() != {"classes", *rows} or not rows:
-        sent, agreed = (", ".join(sorted(names)) or "nothing" for names in (extras, {"classes", *rows} if rows else ()))
-        return f"besides the model it sends {sent}; this method sends {agreed}"
-    held = extras["classes"]
-    if held.ndim != 1 or held.dtype != torch.int64 or len(held.unique()) < len(held):
-        return "its statistics do not say which classes they are of"
-    if len(held) and not 0 <= int(held.min()) <= int(held.max()) < classes:
-        return f"its statistics are of a class that is none of 0 to {classes - 1}"
-    for name, row in rows.items():
-        tensor, form = extras[name], (len(held), *[features] * row.dimensions)
-        if tensor.dtype != row.dtype or tuple(tensor.shape) != form:
-            return f"{name} is {tensor.dtype} {list(tensor.shape)}, not {row.dtype} {list(form)}"
-        if not tensor.is_floating_point() and (tensor < 1).any():
-            return f"{name} has a count below 1"
-        if not tensor.is_floating_point() and sum(tensor.flatten().tolist()) > samples:  # in whole numbers of any size
-            return f"its {name} are of more samples than the {samples} that it may have"
-    return None
 
 
 def _order(record: ConfigRecord) -> Order:

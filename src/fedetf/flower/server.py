@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedetf.api import execute, go_on
-from fedetf.config import MethodSettings, Settings, resolve
+from fedetf.config import Settings, resolve
 from fedetf.data import Dataset, Partition, Samples, load_dataset, load_share
 from fedetf.engines.job import Job
 from fedetf.errors import RunError, UserError, printable
@@ -22,8 +22,8 @@ from fedetf.files import is_file, read_json, write_whole
 from fedetf.flower.bounds import SampleBound
 from fedetf.flower.engine import FlowerEngine
 from fedetf.flower.federate import Federate
-from fedetf.flower.privacy import PrivacyLedger, check_method
-from fedetf.methods import Server, make_method
+from fedetf.flower.privacy import PrivacyLedger
+from fedetf.methods import Server, check_private
 from fedetf.records import fitting
 
 LOG = logging.getLogger("flwr")
@@ -52,10 +52,10 @@ def serve(job: Job, federate: Federate, grid: Grid) -> None:
     if is_file(folder / "result.json"):
         raise UserError(f"the run in {folder} is finished; give another: flwr run . --run-config 'out=\"...\"'")
     bound = SampleBound(folder, federate, job.settings.train.epochs)
-    engine = FlowerEngine(job, federate, grid, PrivacyLedger(folder, federate), bound)
+    engine = FlowerEngine(job, federate, grid, PrivacyLedger(folder, job.settings.update), bound)
     listeners: list[Listener] = [RunId(folder, federate, engine), RoundLog(federate.sites)]
-    if federate.noise:
-        check_method(job.method)
+    if job.settings.update.noise:
+        check_private(job.method)
     if not is_file(folder / "config.toml"):
         execute(job, folder, listeners, engine=engine)
         return
@@ -67,12 +67,10 @@ def serve(job: Job, federate: Federate, grid: Grid) -> None:
 
 def server_job(federate: Federate, settings: Settings) -> Job:
     """The job as the server sees it: a test set, and as many clients as there are sites."""
-    method = make_method(settings.method.model_dump(), settings.fidelity)
-    section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))
     test = _test_set(federate, settings)
     dataset = Dataset(test, test, federate.classes, share=True)
     partition = Partition.of_sites(federate.sites, federate.classes)
-    return Job(settings.model_copy(update={"method": section}), method, dataset, partition)
+    return Job.make(settings, dataset, partition)
 
 
 def _test_set(federate: Federate, settings: Settings) -> Samples:
@@ -99,7 +97,7 @@ class RunId(Listener):
 
     def __init__(self, folder: Path, federate: Federate, engine: FlowerEngine):
         self._path, self._engine = folder / "flower.json", engine
-        self._agreed = federate.model_dump(include={"sites", "classes", "noise", "clip"})  # not to change on the way
+        self._agreed = federate.model_dump(include={"sites", "classes"})  # not to change on the way
         known = self._known() if is_file(self._path) else self._agreed
         for name, value in self._agreed.items():
             if known.get(name) != value:
@@ -131,6 +129,10 @@ class RoundLog(Listener):
     def round_done(self, record: Round, server: Server) -> None:
         """One line."""
         out = {**record.refused, **record.missing}
+        for client, why in record.refused.items():
+            LOG.warning(
+                "%s", printable(f"round {record.round}: the update of {self._sites[client]} is left out: {why}")
+            )
         took = ", ".join(self._sites[client] for client in record.participants if client not in out)
         LOG.info("round %d: loss %s, general %s, with %s", record.round, record.loss, record.general, printable(took))
 

@@ -17,14 +17,16 @@ from fedetf.data.partition import split_parts
 from fedetf.engines.job import Job
 from fedetf.engines.make import find_device
 from fedetf.engines.steps import Personal, Result, Step, Trained
-from fedetf.engines.worker import Worker
+from fedetf.engines.worker import Worker, sent_parameters
 from fedetf.errors import RunError, UserError
 from fedetf.federation import cpu_threads
 from fedetf.files import is_file, make_folder, read_text, write_whole
 from fedetf.flower.federate import Federate, underscored
 from fedetf.flower.messages import Order
 from fedetf.flower.states import KeptStates
-from fedetf.methods import Scope, make_method
+from fedetf.forms import Sizes, misfit
+from fedetf.heads import Net
+from fedetf.methods import Scope
 from fedetf.runs import about_model
 from fedetf.soundness import defect, other_type
 from fedetf.state import State, save_state
@@ -58,7 +60,7 @@ class Site:
         states, engine = KeptStates(folder), self.job.settings.engine
         with cpu_threads(engine.threads):
             worker = Worker(self.job, find_device(engine.device))
-            self._check_model(received, worker.net.state_dict())
+            self._check_model(received, worker.net)
             states.settle(order.accepted)
             result = worker.perform(step, received, states.load(order.accepted, worker.keeps))
         if isinstance(result, Trained):
@@ -73,13 +75,14 @@ class Site:
             LOG.info("the personal model is in %s", folder / "personal.safetensors")
         return result
 
-    def _check_model(self, received: State, net: State) -> None:
+    def _check_model(self, received: State, net: Net) -> None:
         """Refuse a model that is not the one of the settings."""
-        method = self.job.method
-        expected = {**method.scoped(net, Scope.SHARED), **method.scoped(net, Scope.RECEIVED)}
+        method, state = self.job.method, net.state_dict()
+        expected = {**method.scoped(state, Scope.SHARED), **method.scoped(state, Scope.RECEIVED)}
+        extras = {name: tensor for name, tensor in received.items() if name not in expected}
+        sizes = Sizes(len(self.job.dataset.classes), net.features, sent_parameters(method, net))
         problem = defect(received, expected) or other_type(received, expected)
-        for name in received.keys() - expected.keys():
-            problem = f"there is no {name} in it"
+        problem = problem or misfit(extras, method.downloads, sizes)
         if problem is not None:
             raise RunError(f"the model that the server sent does not fit the settings: {problem}")
 
@@ -121,4 +124,4 @@ def site_job(federate: Federate, settings: Settings, client: int, data: str) -> 
     parts = [np.arange(len(samples) if k == client else 0) for k in range(len(federate.sites))]
     split = split_parts(parts, samples.y.numpy(), federate.classes, settings.data.test_fraction, settings.seed)
     dataset = Dataset(samples, samples, federate.classes, share=True)
-    return Job(settings, make_method(settings.method.model_dump(), settings.fidelity), dataset, split)
+    return Job.make(settings, dataset, split)

@@ -6,8 +6,9 @@ from typing import Any
 
 from fedetf.config import validated
 from fedetf.errors import UserError, unknown
+from fedetf.forms import LikeParameters, Rows, Vector
 from fedetf.methods.authors import AUTHORS
-from fedetf.methods.base import Method, Rows, Scope, Server, Upload
+from fedetf.methods.base import Method, Scope, check_private
 from fedetf.methods.ccvr import CCVR
 from fedetf.methods.ditto import Ditto
 from fedetf.methods.fedavg import FedAvg
@@ -19,11 +20,25 @@ from fedetf.methods.fedprox import FedProx
 from fedetf.methods.fedrep import FedRep
 from fedetf.methods.fedrod import FedRoD
 from fedetf.own_code import is_own, load_own, loaded
+from fedetf.server import Server, Upload
 
 _ALL = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH, FedETF)
 METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 
-__all__ = ["METHODS", "Method", "Rows", "Scope", "Server", "Upload", "find_method", "is_method", "make_method"]
+__all__ = [
+    "METHODS",
+    "LikeParameters",
+    "Method",
+    "Rows",
+    "Scope",
+    "Server",
+    "Upload",
+    "Vector",
+    "check_private",
+    "find_method",
+    "is_method",
+    "make_method",
+]
 
 
 def make_method(section: Mapping[str, Any], fidelity: str = "paper", own: type[Method] | None = None) -> Method:

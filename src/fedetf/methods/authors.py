@@ -5,21 +5,21 @@ rate, momentum kept from round to round) are settings, see ``config.AUTHORS``; t
 ``models.build_encoder``. docs/methods/index.md lists what is not copied.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
+from fedetf.forms import Rows
 from fedetf.heads import Net, TwoHeads
 from fedetf.losses import inner_product
-from fedetf.methods.base import Method, Rows, Server, Upload
+from fedetf.methods.base import Method
 from fedetf.methods.ccvr import CCVR
 from fedetf.methods.ditto import Ditto
 from fedetf.methods.feddyn import FedDyn
@@ -30,10 +30,8 @@ from fedetf.methods.fedprox import FedProx
 from fedetf.methods.fedrep import FedRep
 from fedetf.methods.fedrod import FedRoD
 from fedetf.rng import global_stream, torch_stream
-from fedetf.state import State, WeightedMean, select
-
-if TYPE_CHECKING:
-    from fedetf.client import Client
+from fedetf.server import Server, Upload
+from fedetf.state import State
 
 
 class AuthorsFedProx(FedProx):
@@ -52,25 +50,29 @@ class AuthorsFedDyn(FedDyn):
 
     name: ClassVar = "feddyn"
 
-    def loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
+    def loss(self, client: Client, batch: Batch) -> Tensor:
         """CE − ⟨g_k, w⟩ + (α/2)‖w − wᵗ‖: a pull of constant strength."""
         w = client.trained_tensors()
         apart = torch.cat([(tensor - client.received[name]).flatten() for name, tensor in w.items()])
         g = {name: client.private[f"g.{name}"] for name in w}
         distance: Tensor = torch.linalg.vector_norm(apart)
-        return Method.loss(self, client, h, y) - inner_product(w, g) + self.alpha / 2 * distance
+        return Method.loss(self, client, batch) - inner_product(w, g) + self.alpha / 2 * distance
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """h ← h − α Σ p_k (w_k − wᵗ), w ← Σ p_k w_k − h/α, p_k = n_k over the participants' sum."""
-        mean, buffers = WeightedMean(), None
-        for upload in uploads:
-            mean.add(select(upload.state, server.own), upload.samples)
-            buffers = buffers or {name: t for name, t in upload.state.items() if name not in server.own}
-        averages = mean.result()
+        buffers: State = {}
+
+        def noting_buffers() -> Iterator[Upload]:
+            for upload in uploads:
+                for name in upload.state.keys() - server.own.keys():
+                    buffers.setdefault(name, upload.state[name])
+                yield upload
+
+        averages = server.combine(noting_buffers())
         for name, h in server.own.items() if averages else ():
             h -= self.alpha * (averages[name] - server.state[name])
             averages[name] = averages[name] - h / self.alpha
-        server.state.update({**averages, **(buffers or {})})
+        server.move_to({**averages, **buffers})
 
 
 class AuthorsDitto(Ditto):
@@ -129,11 +131,11 @@ class AuthorsCCVR(CCVR):
     with one sample on a client are left out there. The personal stage starts without momentum."""
 
     name: ClassVar = "ccvr"
-    summary_rows: ClassVar = {"means": Rows(torch.float64, 1), "deviations": Rows(torch.float64, 1)}
+    summaries: ClassVar = {"means": Rows(torch.float64, 1), "deviations": Rows(torch.float64, 1)}
 
     def personalise(self, client: Client) -> None:
         """One more local training, by a new optimiser: theirs is a program of its own, run after FedAvg's."""
-        client.momentum.clear()
+        client.memory.clear()
         super().personalise(client)
 
     def summarise(self, client: Client) -> State:
@@ -213,7 +215,7 @@ class AuthorsFedETF(FedETF):
         for _ in range(settings.rounds):
             turn(["head.V"], lr=settings.lr_etf, momentum=0, weight_decay=0)
             if self.projection:
-                client.momentum.clear()  # what train.keep_momentum keeps is of the rounds; here it starts from zero
+                client.memory.clear()  # what train.keep_momentum keeps is of the rounds; here it starts from zero
                 turn(["head.projection"], lr=settings.lr_proj)
             client.note_accuracy()
 

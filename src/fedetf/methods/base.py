@@ -1,63 +1,30 @@
 """What a federated method is: a few hooks, whose defaults are FedAvg. Every method states only where it differs."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from fedetf.client import Batch, Client
 from fedetf.config import PersonalSettings
+from fedetf.errors import UserError
+from fedetf.forms import Forms
 from fedetf.heads import Net
 from fedetf.rng import global_stream
-from fedetf.state import State, WeightedMean, clone
-
-if TYPE_CHECKING:
-    from fedetf.client import Client
+from fedetf.server import Server, Upload
+from fedetf.state import State
 
 
 class Scope(enum.Enum):
     """What becomes of a tensor of the net."""
 
     SHARED = "shared"  # received before and sent after local training
-    RECEIVED = "received"  # received only; what the client sends for it is another thing
+    RECEIVED = "received"  # download only; never uploaded under this name
     PRIVATE = "private"  # stays with the client from round to round
     FIXED = "fixed"  # never sent: every party builds it from the seed
-
-
-@dataclass
-class Server:
-    """What the server keeps between rounds."""
-
-    state: State  # what clients receive: the SHARED and RECEIVED tensors of the net
-    clients: int  # K, all that hold data
-    seed: int = 0
-    own: State = field(default_factory=dict)  # what it keeps to itself, see Method.server_state
-    round: int = 0
-
-
-@dataclass
-class Upload:
-    """What one client sends after its local training."""
-
-    client: int
-    samples: int  # n_k, its weight in the average
-    state: State
-    loss: float  # mean training loss, for the record
-    images: int  # how many it trained on, epochs counted, for the record
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Statistics with one row for each class that a client holds; ``classes`` beside them, ``[rows]``, names these."""
-
-    dtype: torch.dtype
-    dimensions: int  # of a row: 0 for a number, 1 for ``[D]``, 2 for ``[D, D]``
 
 
 class Method(BaseModel):
@@ -73,8 +40,10 @@ class Method(BaseModel):
     summary: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     has_global: ClassVar[bool] = True  # False: there is no global model to test
-    upload_rows: ClassVar[Mapping[str, Rows]] = {}  # what :meth:`upload` adds to the shared tensors
-    summary_rows: ClassVar[Mapping[str, Rows]] = {}  # what :meth:`summarise` gives; real sites may send nothing else
+    downloads: ClassVar[Forms] = {}  # what :meth:`download` adds to the model
+    uploads: ClassVar[Forms] = {}  # what :meth:`upload` adds to the shared tensors
+    summaries: ClassVar[Forms] = {}  # what :meth:`summarise` gives; clients can send nothing else
+    temperatures: ClassVar[tuple[str, ...]] = ()  # single numbers that an adaptive server optimiser leaves alone
     finishes: ClassVar[bool] = False  # True: :meth:`summarise` and :meth:`finish` follow the last round
 
     @classmethod
@@ -111,24 +80,29 @@ class Method(BaseModel):
         """Further tensors that each client keeps, as they are before its first round: ``client.private``."""
         return {}
 
-    def loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
-        """The local loss of a batch from its features h ``[B, D]`` and labels y ``[B]``: cross entropy."""
-        return F.cross_entropy(client.net.head(h), y)
+    def loss(self, client: Client, batch: Batch) -> Tensor:
+        """The local loss of a batch, from its features ``batch.h`` and labels ``batch.y``: cross entropy."""
+        return F.cross_entropy(client.net.head(batch.h), batch.y)
 
     def local(self, client: Client) -> None:
         """One round of local training: E epochs of SGD on everything."""
         client.train(self.loss)
 
+    def download(self, server: Server) -> State:
+        """What clients receive besides the model, as ``downloads`` declares it: ``client.received`` has it too."""
+        return {}
+
     def upload(self, client: Client) -> State:
-        """What the client sends: the shared tensors."""
-        return clone(self.scoped(client.net.state_dict(), Scope.SHARED))
+        """What the client sends: the shared tensors, and what ``uploads`` declares. It is copied before it travels."""
+        return self.scoped(client.net.state_dict(), Scope.SHARED)
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
-        """Fold the uploads into the server: the mean weighted by n_k (Eq. 2). With none, nothing changes."""
-        mean = WeightedMean()
-        for upload in uploads:
-            mean.add(upload.state, upload.samples)
-        server.state.update(mean.result())
+        """Fold the uploads into the server: by default the mean weighted by n_k (Eq. 2). With none, nothing changes.
+
+        A method that averages does it by ``server.combine`` and ``server.move_to``, so that it can have every rule,
+        noise and every optimiser of the settings.
+        """
+        server.move_to(server.combine(uploads))
 
     def summarise(self, client: Client) -> State:
         """What a client sends once more after the last round; nothing if :meth:`finish` needs nothing."""
@@ -147,9 +121,18 @@ class Method(BaseModel):
         return logits
 
     def embed(self, net: Net, h: Tensor) -> Tensor:
-        """What the class vectors meet, from features h ``[B, D]``: ``[B, d]``. Neural collapse is measured on it."""
+        """Features in the class vectors' space, from h ``[B, D]``: ``[B, d]``. Neural collapse is measured on them."""
         return h
 
     def class_vectors(self, state: Mapping[str, Tensor]) -> Tensor | None:
         """The class vectors ``[C, d]`` in a state dict of the net; None if it has none."""
         return state.get("head.weight")
+
+
+def check_private(method: Method) -> None:
+    """Refuse differential privacy for methods that send more than the model: the noise would not cover it."""
+    if method.uploads or method.summaries:
+        raise UserError(
+            f"{method.name} sends {', '.join([*method.uploads, *method.summaries])} besides the model, which the noise "
+            "does not cover; set update.noise=0, or choose a method that sends the model only, such as fedavg or fedetf"
+        )

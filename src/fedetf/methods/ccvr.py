@@ -1,24 +1,22 @@
 """CCVR."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedetf.client import Client
 from fedetf.config import Positive, Times
-from fedetf.methods.base import Method, Rows, Server
+from fedetf.forms import Rows
+from fedetf.methods.base import Method
+from fedetf.optim import SGD
 from fedetf.rng import torch_stream
-from fedetf.sgd import SGD
+from fedetf.server import Server
 from fedetf.state import State
-
-if TYPE_CHECKING:
-    from fedetf.client import Client
 
 BATCH = 128  # of virtual features
 
@@ -33,7 +31,7 @@ class CCVR(Method):
     summary: ClassVar = "FedAvg, then a head calibrated on virtual features from pooled class Gaussians"
     citation: ClassVar = "Luo et al., NeurIPS 2021"
     finishes: ClassVar = True
-    summary_rows: ClassVar = {
+    summaries: ClassVar = {
         "counts": Rows(torch.int64, 0),
         "means": Rows(torch.float64, 1),
         "covariances": Rows(torch.float64, 2),

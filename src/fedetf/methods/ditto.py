@@ -1,20 +1,16 @@
 """Ditto."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
+from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
 from fedetf.heads import Net
 from fedetf.losses import squared_distance
 from fedetf.methods.base import Method
 from fedetf.state import State, clone
-
-if TYPE_CHECKING:
-    from fedetf.client import Client
 
 
 class Ditto(Method):
@@ -50,6 +46,6 @@ class Ditto(Method):
         """Train v_k, which is in the net."""
         client.train(self.tied_loss, stream="extra-phase")
 
-    def tied_loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
+    def tied_loss(self, client: Client, batch: Batch) -> Tensor:
         """CE + (λ/2)‖v − wᵗ‖²."""
-        return self.loss(client, h, y) + self.lam / 2 * squared_distance(client.trained_tensors(), client.received)
+        return self.loss(client, batch) + self.lam / 2 * squared_distance(client.trained_tensors(), client.received)

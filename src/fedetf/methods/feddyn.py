@@ -1,22 +1,19 @@
 """FedDyn."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedetf.client import Batch, Client
 from fedetf.config import Positive
 from fedetf.heads import Net
 from fedetf.losses import inner_product, squared_distance
-from fedetf.methods.base import Method, Server, Upload
-from fedetf.state import State, WeightedMean
-
-if TYPE_CHECKING:
-    from fedetf.client import Client
+from fedetf.methods.base import Method
+from fedetf.server import Server, Upload
+from fedetf.state import State
 
 
 class FedDyn(Method):
@@ -39,12 +36,12 @@ class FedDyn(Method):
         """h, which stays the mean of all g_k, sampled or not."""
         return {name: torch.zeros_like(tensor) for name, tensor in net.named_parameters()}
 
-    def loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
+    def loss(self, client: Client, batch: Batch) -> Tensor:
         """CE − ⟨g_k, w⟩ + (α/2)‖w − wᵗ‖²."""
         w = client.trained_tensors()
         g = {name: client.private[f"g.{name}"] for name in w}
         proximal = self.alpha / 2 * squared_distance(w, client.received)
-        return super().loss(client, h, y) - inner_product(w, g) + proximal
+        return super().loss(client, batch) - inner_product(w, g) + proximal
 
     def local(self, client: Client) -> None:
         """Train, then g_k ← g_k − α (w_k − wᵗ)."""
@@ -54,12 +51,16 @@ class FedDyn(Method):
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """h ← h − (α/K) Σ (w_k − wᵗ) over the participants, K being all clients; w ← mean − h/α."""
-        mean = WeightedMean()
-        for upload in uploads:
-            if upload.samples:
-                mean.add(upload.state, 1.0)
-        averages = mean.result()
+        folded = 0
+
+        def holders() -> Iterator[Upload]:
+            nonlocal folded
+            for upload in uploads:
+                folded += upload.samples > 0
+                yield upload
+
+        averages = server.combine(holders(), uniform=True)
         for name, h in server.own.items() if averages else ():
-            h -= self.alpha * mean.weight / server.clients * (averages[name] - server.state[name])
+            h -= self.alpha * folded / server.clients * (averages[name] - server.state[name])
             averages[name] = averages[name] - h / self.alpha
-        server.state.update(averages)
+        server.move_to(averages)

@@ -1,23 +1,20 @@
 """FedETF, the paper's method."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedetf.client import Batch, Client
 from fedetf.config import Count, NonNegative, PersonalSettings, Positive
 from fedetf.heads import ETFHead, Net
 from fedetf.losses import ZeroCount, balanced_cross_entropy
-from fedetf.methods.base import Method, Scope, Server, Upload
+from fedetf.methods.base import Method, Scope
 from fedetf.rng import derive, global_stream
-
-if TYPE_CHECKING:
-    from fedetf.client import Client
+from fedetf.server import Server, Upload
 
 
 class FedETF(Method):
@@ -26,6 +23,7 @@ class FedETF(Method):
     name: ClassVar = "fedetf"
     summary: ClassVar = "one fixed simplex-ETF classifier for all, behind a projection, with a balanced loss"
     citation: ClassVar = "Li et al., ICCV 2023"
+    temperatures: ClassVar = ("head.beta",)
 
     gamma: NonNegative = Field(1.0, description="strength of the balanced loss")
     dim: Annotated[Count, Field(le=65_536)] | None = Field(
@@ -54,10 +52,10 @@ class FedETF(Method):
         fixed = name == "head.V" or (name == "head.beta" and not self.learn_beta)
         return Scope.FIXED if fixed else Scope.SHARED
 
-    def loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
+    def loss(self, client: Client, batch: Batch) -> Tensor:
         """The balanced feature loss, Eq. 6."""
         gamma = self.gamma if self.balanced else 0.0
-        return balanced_cross_entropy(client.net.head(h), y, client.counts, gamma, self.zero_count)
+        return balanced_cross_entropy(client.net.head(batch.h), batch.y, client.counts, gamma, self.zero_count)
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """Eq. 2, with a word if the average temperature points the wrong way."""
@@ -97,6 +95,6 @@ class FedETF(Method):
         return state["head.V"].T if "head.V" in state else None
 
 
-def plain_loss(client: Client, h: Tensor, y: Tensor) -> Tensor:
+def plain_loss(client: Client, batch: Batch) -> Tensor:
     """Eq. 9: cross entropy of β·v_cᵀμ without the balancing, so that the model leans to the client's classes."""
-    return F.cross_entropy(client.net.head(h), y)
+    return F.cross_entropy(client.net.head(batch.h), batch.y)

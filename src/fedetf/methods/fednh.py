@@ -1,22 +1,20 @@
 """FedNH."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedetf.client import Client
 from fedetf.config import Positive
+from fedetf.forms import Rows
 from fedetf.heads import Net, PrototypeHead, unit
-from fedetf.methods.base import Method, Rows, Scope, Server, Upload
+from fedetf.methods.base import Method, Scope
 from fedetf.rng import global_stream
-from fedetf.state import State, select
-
-if TYPE_CHECKING:
-    from fedetf.client import Client
+from fedetf.server import Server, Upload
+from fedetf.state import State
 
 
 class FedNH(Method):
@@ -28,7 +26,8 @@ class FedNH(Method):
     name: ClassVar = "fednh"
     summary: ClassVar = "a head of unit prototypes that follow the clients' class means slowly"
     citation: ClassVar = "Dai et al., AAAI 2023"
-    upload_rows: ClassVar = {"counts": Rows(torch.int64, 0), "means": Rows(torch.float32, 1)}
+    temperatures: ClassVar = ("head.scale",)
+    uploads: ClassVar = {"counts": Rows(torch.int64, 0), "means": Rows(torch.float32, 1)}
 
     rho: float = Field(0.9, ge=0, le=1, description="how much of the old prototypes stays each round")  # appendix B
     scale: Positive = Field(1.0, description="factor on the cosines at the start")
@@ -66,20 +65,15 @@ class FedNH(Method):
         W = server.state["head.W"]
         sums = torch.zeros_like(W)
 
-        def without_means(uploads: Iterable[Upload]) -> Iterator[Upload]:
+        def noting_means() -> Iterator[Upload]:
             for upload in uploads:
                 if "classes" in upload.state:
                     classes, counts, means = (upload.state[name] for name in ("classes", "counts", "means"))
                     sums.index_add_(0, classes, counts[:, None] * means)
-                yield _model_only(upload, server)
+                yield upload
 
-        super().aggregate(server, without_means(uploads))
+        super().aggregate(server, noting_means())
         moved = unit(self.rho * W + (1 - self.rho) * unit(sums))
         held = sums.any(dim=1) & moved.any(dim=1)  # opposite directions can cancel out: then W_c stays
         if self.rho < 1:
             W[held] = moved[held]
-
-
-def _model_only(upload: Upload, server: Server) -> Upload:
-    names = [name for name in upload.state if name in server.state]
-    return Upload(upload.client, upload.samples, select(upload.state, names), upload.loss, upload.images)

@@ -1,22 +1,20 @@
 """FedProto."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
+from fedetf.forms import Rows
 from fedetf.heads import AnchoredHead, Net
-from fedetf.methods.base import Method, Rows, Scope, Server, Upload
+from fedetf.methods.base import Method, Scope
 from fedetf.rng import global_stream
+from fedetf.server import Server, Upload
 from fedetf.state import State
-
-if TYPE_CHECKING:
-    from fedetf.client import Client
 
 
 class FedProto(Method):
@@ -30,7 +28,7 @@ class FedProto(Method):
     summary: ClassVar = "only class prototypes travel; every client keeps its own model"
     citation: ClassVar = "Tan et al., AAAI 2022"
     has_global: ClassVar = False
-    upload_rows: ClassVar = {"prototypes": Rows(torch.float32, 1)}
+    uploads: ClassVar = {"prototypes": Rows(torch.float32, 1)}
 
     lam: NonNegative = Field(0.1, description="strength of the pull to the global prototypes")
 
@@ -43,12 +41,12 @@ class FedProto(Method):
         """All is private but the prototypes, which come from the server."""
         return Scope.RECEIVED if name in ("head.prototypes", "head.known") else Scope.PRIVATE
 
-    def loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
+    def loss(self, client: Client, batch: Batch) -> Tensor:
         """CE + λ·mean over batch and features of (h − C̄_y)²; a sample of an unknown class adds 0 to that mean."""
         head = client.net.head
         assert isinstance(head, AnchoredHead)
-        apart = (h - head.prototypes[y]).square() * head.known[y, None]
-        loss = super().loss(client, h, y)
+        apart = (batch.h - head.prototypes[batch.y]).square() * head.known[batch.y, None]
+        loss = super().loss(client, batch)
         return loss + self.lam * apart.mean() if self.lam else loss
 
     def upload(self, client: Client) -> State:

@@ -1,18 +1,14 @@
 """FedProx."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
+from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
 from fedetf.losses import squared_distance
 from fedetf.methods.base import Method
-
-if TYPE_CHECKING:
-    from fedetf.client import Client
 
 
 class FedProx(Method):
@@ -24,9 +20,9 @@ class FedProx(Method):
 
     mu: NonNegative = Field(0.001, description="strength of the pull")  # appendix B
 
-    def loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
+    def loss(self, client: Client, batch: Batch) -> Tensor:
         """Cross entropy and the proximal term; with μ = 0 it is FedAvg to the bit."""
-        loss = super().loss(client, h, y)
+        loss = super().loss(client, batch)
         if self.mu == 0:
             return loss
         return loss + self.mu / 2 * squared_distance(client.trained_tensors(), client.received)

@@ -1,14 +1,10 @@
 """FedRep."""
 
-from __future__ import annotations
+from typing import ClassVar
 
-from typing import TYPE_CHECKING, ClassVar
-
+from fedetf.client import Client
 from fedetf.config import PersonalSettings
 from fedetf.methods.base import Method, Scope
-
-if TYPE_CHECKING:
-    from fedetf.client import Client
 
 
 class FedRep(Method):

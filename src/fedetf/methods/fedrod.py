@@ -1,22 +1,18 @@
 """FedRoD."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
 from fedetf.heads import Net, TwoHeads
 from fedetf.losses import ZeroCount, balanced_cross_entropy
 from fedetf.methods.base import Method, Scope
 from fedetf.rng import global_stream
-
-if TYPE_CHECKING:
-    from fedetf.client import Client
 
 
 class FedRoD(Method):
@@ -41,14 +37,14 @@ class FedRoD(Method):
         """P_k stays with the client."""
         return Scope.PRIVATE if name.startswith("head.private.") else Scope.SHARED
 
-    def loss(self, client: Client, h: Tensor, y: Tensor) -> Tensor:
+    def loss(self, client: Client, batch: Batch) -> Tensor:
         """The balanced loss on {u, G}, and the cross entropy of G + P on P alone.
 
         The two touch different tensors, so one step on their sum is the two steps of the method.
         """
-        generic = client.net.head(h)
-        balanced = balanced_cross_entropy(generic, y, client.counts, self.gamma, self.zero_count)
-        return balanced + F.cross_entropy(generic.detach() + _private(client.net, h.detach()), y)
+        generic = client.net.head(batch.h)
+        balanced = balanced_cross_entropy(generic, batch.y, client.counts, self.gamma, self.zero_count)
+        return balanced + F.cross_entropy(generic.detach() + _private(client.net, batch.h.detach()), batch.y)
 
     def logits(self, net: Net, h: Tensor, personal: bool) -> Tensor:
         """G for all, G + P_k for the client."""

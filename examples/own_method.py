@@ -13,14 +13,11 @@ class Smooth(fedetf.Method):
 
     smoothing: float = 0.1
 
-    def loss(self, client, h, y):
-        return F.cross_entropy(client.net.head(h), y, label_smoothing=self.smoothing)
+    def loss(self, client, batch):
+        return F.cross_entropy(client.net.head(batch.h), batch.y, label_smoothing=self.smoothing)
 
     def aggregate(self, server, uploads):
-        mean = fedetf.WeightedMean()
-        for upload in uploads:
-            mean.add(upload.state, 1)
-        server.state.update(mean.result())
+        server.move_to(server.combine(uploads, uniform=True))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def test_feddyn_pulls_with_constant_strength(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def moved_by(job, call) -> set[str]:
-    client = Worker(job, torch.device("cpu"))._client(0, 1, Federation(job, []).server.state, {}, epochs=1, lr=0.1)
+    client = Worker(job, torch.device("cpu")).client(0, 1, Federation(job, []).server.state, {}, epochs=1, lr=0.1)
     before = {name: tensor.clone() for name, tensor in client.net.state_dict().items()}
     call(client)
     return {name for name, tensor in client.net.state_dict().items() if not torch.equal(tensor, before[name])}
@@ -90,7 +90,7 @@ def test_frozen_encoders_drift_and_beta_stays() -> None:
 def test_plain_parts_have_no_weight_decay() -> None:
     job = fedetf.run(method="fedrod", settings={**SMALL, "train.weight_decay": 0.5, "train.lr": 0.1}, **OPTIONS).job
 
-    def still(client, h, y):  # a loss without a gradient: only weight decay moves anything
+    def still(client, batch):  # a loss without a gradient: only weight decay moves anything
         return 0 * sum(p.sum() for p in client.net.parameters())
 
     moved = moved_by(job, lambda client: client.train(still, plain=["head.private"]))
@@ -155,7 +155,7 @@ def test_each_turn_of_the_projection_has_an_optimiser_of_its_own() -> None:
         "momentum.batches.head.projection.weight": torch.full((10, 64), 0.01),
         "momentum.batches.head.projection.bias": torch.full((10,), 0.01),
     }
-    client = worker._client(0, 3, received, kept, epochs=1, lr=0.05)
+    client = worker.client(0, 3, received, kept, epochs=1, lr=0.05)
     client.train(job.method.loss)  # stage one, with the momentum of the rounds
     net, x = client.net, client._prepare(client._data.x[client._train])
     h, y = net.encoder(x).detach(), client._data.y[client._train]
@@ -172,7 +172,7 @@ def test_each_turn_of_the_projection_has_an_optimiser_of_its_own() -> None:
                 mu = torch.nn.functional.normalize(projection(h))
                 torch.nn.functional.cross_entropy(net.head.beta.detach() * mu @ V, y).backward()
                 optimiser.step()
-    other = worker._client(0, 3, received, kept, epochs=1, lr=0.05)
+    other = worker.client(0, 3, received, kept, epochs=1, lr=0.05)
     job.method.personalise(other)
     assert torch.allclose(other.net.head.V, V, atol=1e-6)
     assert torch.allclose(other.net.head.projection.weight, projection.weight, atol=1e-6)

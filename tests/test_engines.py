@@ -97,8 +97,8 @@ def test_engines_that_cannot_be(settings: dict, message: str, monkeypatch: pytes
 class Halved(fedetf.Method):
     factor: float = Field(0.5, description="on the loss")
 
-    def loss(self, client, h, y):
-        return self.factor * super().loss(client, h, y)
+    def loss(self, client, batch):
+        return self.factor * super().loss(client, batch)
 
 
 class Flat(nn.Module):
@@ -121,8 +121,8 @@ SCRIPT = """
 import fedetf
 
 class Mine(fedetf.Method):
-    def loss(self, client, h, y):
-        return 2 * super().loss(client, h, y)
+    def loss(self, client, batch):
+        return 2 * super().loss(client, batch)
 
 print("once")
 result = fedetf.run(method=Mine, clients=2, rounds=1, epochs=1, engine="processes", workers=2,
@@ -143,7 +143,7 @@ def test_a_method_from_a_file(tmp_path: Path) -> None:
         "from fedetf import Method\n"
         "def half(x): return x / 2\n"
         "class Mine(Method):\n"
-        "    def loss(self, client, h, y): return half(super().loss(client, h, y))\n"
+        "    def loss(self, client, batch): return half(super().loss(client, batch))\n"
     )
     options = {**OPTIONS, "method": f"{tmp_path}/halved_loss.py:Mine", "settings": SMALL}
     assert_equal(fedetf.run(engine="serial", **options), fedetf.run(**THREE, **options))

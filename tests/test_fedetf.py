@@ -197,7 +197,7 @@ def test_stage_two_equals_a_plain_loop_through_the_encoder_in_eval_mode(trained:
     """The same turns without reused features: images through the frozen encoder at every step, torch's own SGD."""
     shared = trained.job.method.scoped(trained.outcome.model, Scope.SHARED)
     worker = Worker(trained.job, torch.device("cpu"))
-    client = worker._client(0, 3, shared, {}, epochs=2, lr=0.02)
+    client = worker.client(0, 3, shared, {}, epochs=2, lr=0.02)
     client.train(plain_loss, ["head.V", "head.beta"], lr=0.1, momentum=0, weight_decay=0)
     client.train(plain_loss, ["head.projection", "head.beta"], lr=0.05)
 

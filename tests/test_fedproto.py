@@ -38,7 +38,7 @@ def test_prototypes_are_plain_means_over_holders_and_stay_without() -> None:
 def test_the_pull_by_hand() -> None:
     """h = 0, C̄ = (2, 3): the mean square is 6.5, times λ = 0.1 is 0.65; an unknown class adds nothing."""
     result = fedetf.run(**OPTIONS, settings={"data.limit": 150})
-    client = Worker(result.job, torch.device("cpu"))._client(0, 1, result.outcome.model, {}, 1, 0.1)
+    client = Worker(result.job, torch.device("cpu")).client(0, 1, result.outcome.model, {}, 1, 0.1)
     client.net.head = fedetf.heads.AnchoredHead(2, 3)
     client.net.head.prototypes[1] = torch.tensor([2.0, 3.0])
     client.net.head.known[1] = True

@@ -39,7 +39,7 @@ def test_the_servers_head_is_the_initial_one_and_heads_are_kept_between_rounds(t
 def test_each_phase_moves_its_part_only() -> None:
     result = fedetf.run(**OPTIONS, settings={"data.limit": 200})
     worker = Worker(result.job, torch.device("cpu"))
-    client = worker._client(0, 1, result.outcome.model, {}, epochs=1, lr=0.1)
+    client = worker.client(0, 1, result.outcome.model, {}, epochs=1, lr=0.1)
     before = {name: tensor.clone() for name, tensor in client.net.state_dict().items()}
     client.train(result.job.method.loss, ["head"])
     after = {name: tensor.clone() for name, tensor in client.net.state_dict().items()}

@@ -15,7 +15,7 @@ OPTIONS = {"method": "fedrod", "clients": 3, "rounds": 2, "epochs": 1}
 
 def client_of(result: fedetf.Result):
     worker = Worker(result.job, torch.device("cpu"))
-    return worker._client(0, 1, result.outcome.model, {}, epochs=1, lr=0.1)
+    return worker.client(0, 1, result.outcome.model, {}, epochs=1, lr=0.1)
 
 
 def test_the_private_loss_sends_no_gradient_to_encoder_and_generic_head() -> None:

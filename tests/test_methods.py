@@ -168,7 +168,7 @@ def test_fidelity_leaves_a_users_own_method_alone() -> None:
 
 def test_a_part_of_the_encoder_can_be_trained_alone() -> None:
     job = fedetf.run(method="fedavg", settings=SMALL, **OPTIONS).job
-    client = Worker(job, torch.device("cpu"))._client(0, 1, Federation(job, []).server.state, {}, epochs=1, lr=0.1)
+    client = Worker(job, torch.device("cpu")).client(0, 1, Federation(job, []).server.state, {}, epochs=1, lr=0.1)
     before = {name: tensor.clone() for name, tensor in client.net.named_parameters()}
     client.train(job.method.loss, ["encoder.stages.1", "head"])
     moved = {name for name, tensor in client.net.named_parameters() if not torch.equal(tensor, before[name])}

@@ -214,7 +214,7 @@ def mode(path: Path) -> int:
 @pytest.mark.usefixtures("open_umask")
 def test_files_that_may_name_folders_are_for_their_owner(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(
-        "import fedetf\nclass Fails(fedetf.Method):\n    def loss(self, client, h, y): raise OSError('/data/me')\n"
+        "import fedetf\nclass Fails(fedetf.Method):\n    def loss(self, client, batch): raise OSError('/data/me')\n"
     )
     methods = ["fedavg", f"{tmp_path}/fails.py:Fails"]
     comparison = fedetf.compare(methods, [7], settings=SMALL, out=tmp_path / "grid", **OPTIONS)

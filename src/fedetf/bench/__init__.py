@@ -173,7 +173,7 @@ def _finetuning(scale: float, repeats: int) -> list[Row]:
     received, turns = worker.job.build_net().state_dict(), 10
 
     def stage(reuse: bool) -> float:
-        client = worker._client(0, 1, received, {}, epochs=1, lr=0.01)
+        client = worker.client(0, 1, received, {}, epochs=1, lr=0.01)
         began = time.perf_counter()
         for _ in range(turns):
             for part in ("head.V", "head.projection"):

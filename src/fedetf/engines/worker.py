@@ -73,7 +73,7 @@ class Worker:
         """
         method, settings = self.job.method, self.job.settings.train
         lr = settings.lr * settings.lr_decay ** (round - 1)
-        client = self._client(client_id, round, received, private, settings.epochs, lr)
+        client = self.client(client_id, round, received, private, settings.epochs, lr)
         with global_stream(self.job.settings.seed, "noise", round, client_id, device=self.device):
             method.local(client)
         sent = clone(method.upload(client), torch.contiguous_format)  # in any engine the same
@@ -105,7 +105,7 @@ class Worker:
 
     def summarise(self, client_id: int, received: State, private: State) -> State:
         """What a client sends once more after the last round."""
-        client = self._client(client_id, self.job.settings.train.rounds + 1, received, private, 0, 0.0)
+        client = self.client(client_id, self.job.settings.train.rounds + 1, received, private, 0, 0.0)
         return self.job.method.summarise(client)
 
     def personalise(self, client_id: int, received: State, private: State) -> Personal:
@@ -113,7 +113,7 @@ class Worker:
         settings, personal = self.job.settings.train, self.job.settings.personal
         epochs = settings.epochs if personal.epochs is None else personal.epochs
         lr = settings.lr * settings.lr_decay**settings.rounds if personal.lr is None else personal.lr
-        client = self._client(client_id, settings.rounds + 1, received, private, epochs, lr)
+        client = self.client(client_id, settings.rounds + 1, received, private, epochs, lr)
         with global_stream(self.job.settings.seed, "noise", settings.rounds + 1, client_id, device=self.device):
             self.job.method.personalise(client)
         passes = client.images / client.samples if client.samples else 0.0
@@ -134,7 +134,8 @@ class Worker:
                 sums |= class_statistics(method.embed(self.net, h), y, self._test_counts)
         return sums
 
-    def _client(self, id: int, round: int, received: State, private: State, epochs: int, lr: float) -> Client:
+    def client(self, id: int, round: int, received: State, private: State, epochs: int, lr: float) -> Client:
+        """A client at the start of a step, with what it received and what it kept in the net."""
         self._check_kept(id, private)
         kept = {name.removeprefix(OPTIMISER): t for name, t in private.items() if name.startswith(OPTIMISER)}
         parts = self.job.partition.train[id], self.job.partition.test[id], self.job.partition.counts[id]

@@ -1,6 +1,7 @@
 """What a federated method is: a few hooks, whose defaults are FedAvg. Every method states only where it differs."""
 
 import enum
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -50,6 +51,8 @@ class Method(BaseModel):
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
+        if list(inspect.signature(cls.loss).parameters)[2:] == ["h", "y"]:
+            raise UserError(f"{cls.__name__}.loss(client, h, y) is loss(client, batch) now: take batch.h and batch.y")
 
     def personal_phases(self, settings: PersonalSettings) -> int:
         """How many times ``personal.epochs`` epochs the personal stage takes."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedetf.sgd import SGD
+from fedetf.optim import SGD
 
 
 @pytest.mark.parametrize("numbers", [{"momentum": 0.9, "weight_decay": 0.01}, {"momentum": 0.9}, {}])

@@ -137,6 +137,9 @@ class Client:
         weight_decay: float | None = None,
         plain: Sequence[str] = (),
         stream: str = "batches",
+        repeat: int = 1,
+        extra: Mapping[str, Tensor] | None = None,
+        after_step: Callable[["Client"], None] | None = None,
         eval_frozen_encoder: bool = True,
     ) -> None:
         """Minimise ``loss(client, batch)`` over the client's batches by SGD, or what ``train.optimiser`` names.
@@ -147,9 +150,11 @@ class Client:
         mode, and once: its features are kept and reused until the encoder changes (``eval_frozen_encoder = False``,
         for methods/authors.py, leaves it in train mode). What ``plain`` names trains without momentum and weight
         decay. A phase that a method adds to the common one takes another ``stream``, so that it does not change the
-        common one's batches. The other arguments default to the settings of the current stage.
+        common one's batches. ``repeat`` takes so many steps on each batch. ``extra`` names tensors outside the net that
+        train along. ``after_step`` is called after each step. The other arguments default to the settings of the
+        current stage.
         """
-        tensors = self._trained = self._unfreeze(params)
+        tensors = self._trained = {**self._unfreeze(params), **(extra or {})}
         epochs = self.epochs if epochs is None else epochs
         if not tensors or epochs == 0 or self.samples == 0:
             return
@@ -162,7 +167,7 @@ class Client:
             remember(optimiser, names, self.memory)
         self.net.train()
         self.net.encoder.train(encoder_runs)
-        for rows in self._batches(epochs, stream):
+        for rows in self._batches(epochs, stream, repeat):
             with torch.enable_grad(), _lone_sample_safe(self.net, len(rows)):
                 batch = self._batch(rows, features)
                 value = loss(self, batch)
@@ -171,6 +176,8 @@ class Client:
             value.backward()
             for optimiser in optimisers:
                 optimiser.step()
+            if after_step is not None:
+                after_step(self)
             self.images += len(batch)
             if stream == "batches":
                 self.steps += 1
@@ -277,8 +284,8 @@ class Client:
         usual = make_optimiser(kind, most, lr, momentum, weight_decay)
         return [usual, make_optimiser(kind, [tensors[name] for name in bare], lr, 0, 0)] if bare else [usual]
 
-    def _batches(self, epochs: int, stream: str) -> Iterator[Tensor]:
-        """Positions in the training split, reshuffled each epoch; the last batch may be smaller.
+    def _batches(self, epochs: int, stream: str, repeat: int) -> Iterator[Tensor]:
+        """Positions in the training split, reshuffled each epoch; the last batch may be smaller. Each comes so often.
 
         A single sample that is left over joins the batch before: a step on one sample, with whatever statistics in
         BatchNorm, made training diverge (docs/architecture.md).
@@ -291,7 +298,8 @@ class Client:
             sizes.append(rest)
         for _ in range(epochs):
             order = torch.randperm(self.samples, generator=self.stream(stream))
-            yield from order.to(self._train.device).split(sizes)
+            for rows in order.to(self._train.device).split(sizes):
+                yield from [rows] * repeat
 
     def _batch(self, rows: Tensor, features: Tensor | None) -> Batch:
         """The samples in these rows, with the kept features of a frozen encoder or with those of one that trains."""

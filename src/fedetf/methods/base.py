@@ -40,6 +40,9 @@ class Method(BaseModel):
     name: ClassVar[str] = "method"  # a class that gives none goes by its own name in small letters
     summary: ClassVar[str] = ""
     citation: ClassVar[str] = ""
+    family: ClassVar[str] = "your own"  # what kind of method it is, for lists
+    extra_passes: ClassVar[float] = 0.0  # forward passes for each image trained on, beyond the training's own
+    suggested_rate: ClassVar[float] = 1.0  # a good learning rate, as a multiple of FedAvg's
     has_global: ClassVar[bool] = True  # False: there is no global model to test
     downloads: ClassVar[Forms] = {}  # what :meth:`download` adds to the model
     uploads: ClassVar[Forms] = {}  # what :meth:`upload` adds to the shared tensors

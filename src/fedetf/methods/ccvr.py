@@ -30,6 +30,7 @@ class CCVR(Method):
     name: ClassVar = "ccvr"
     summary: ClassVar = "FedAvg, then a head calibrated on virtual features from pooled class Gaussians"
     citation: ClassVar = "Luo et al., NeurIPS 2021"
+    family: ClassVar = "calibrated classifier"
     finishes: ClassVar = True
     summaries: ClassVar = {
         "counts": Rows(torch.int64, 0),

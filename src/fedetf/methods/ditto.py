@@ -22,6 +22,7 @@ class Ditto(Method):
     name: ClassVar = "ditto"
     summary: ClassVar = "FedAvg, and a private model per client tied to it by a proximal term"
     citation: ClassVar = "Li et al., ICML 2021"
+    family: ClassVar = "personal"
 
     lam: NonNegative = Field(1.0, description="strength of the tie")  # the authors' scripts; the paper gives none
 

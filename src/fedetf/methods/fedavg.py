@@ -11,3 +11,4 @@ class FedAvg(Method):
     name: ClassVar = "fedavg"
     summary: ClassVar = "local SGD, models averaged by data size"
     citation: ClassVar = "McMahan et al., AISTATS 2017"
+    family: ClassVar = "averaging"

@@ -25,6 +25,7 @@ class FedDyn(Method):
     name: ClassVar = "feddyn"
     summary: ClassVar = "dynamic regularisation: a linear term per client makes local optima agree"
     citation: ClassVar = "Acar et al., ICLR 2021"
+    family: ClassVar = "variance reduction"
 
     alpha: Positive = Field(0.01, description="strength of the regularisation")  # appendix B
 

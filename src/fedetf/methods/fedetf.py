@@ -23,6 +23,7 @@ class FedETF(Method):
     name: ClassVar = "fedetf"
     summary: ClassVar = "one fixed simplex-ETF classifier for all, behind a projection, with a balanced loss"
     citation: ClassVar = "Li et al., ICCV 2023"
+    family: ClassVar = "fixed classifier"
     temperatures: ClassVar = ("head.beta",)
 
     gamma: NonNegative = Field(1.0, description="strength of the balanced loss")

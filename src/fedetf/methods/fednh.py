@@ -26,6 +26,7 @@ class FedNH(Method):
     name: ClassVar = "fednh"
     summary: ClassVar = "a head of unit prototypes that follow the clients' class means slowly"
     citation: ClassVar = "Dai et al., AAAI 2023"
+    family: ClassVar = "prototypes"
     temperatures: ClassVar = ("head.scale",)
     uploads: ClassVar = {"counts": Rows(torch.int64, 0), "means": Rows(torch.float32, 1)}
 

@@ -27,6 +27,7 @@ class FedProto(Method):
     name: ClassVar = "fedproto"
     summary: ClassVar = "only class prototypes travel; every client keeps its own model"
     citation: ClassVar = "Tan et al., AAAI 2022"
+    family: ClassVar = "prototypes"
     has_global: ClassVar = False
     uploads: ClassVar = {"prototypes": Rows(torch.float32, 1)}
 

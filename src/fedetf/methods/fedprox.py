@@ -17,6 +17,7 @@ class FedProx(Method):
     name: ClassVar = "fedprox"
     summary: ClassVar = "FedAvg with a quadratic pull towards the received model"
     citation: ClassVar = "Li et al., MLSys 2020"
+    family: ClassVar = "regularised"
 
     mu: NonNegative = Field(0.001, description="strength of the pull")  # appendix B
 

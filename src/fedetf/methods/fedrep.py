@@ -17,6 +17,7 @@ class FedRep(Method):
     name: ClassVar = "fedrep"
     summary: ClassVar = "a shared encoder and a private head, trained in turns"
     citation: ClassVar = "Collins et al., ICML 2021"
+    family: ClassVar = "personal"
 
     def personal_phases(self, settings: PersonalSettings) -> int:
         """One for the head, one for the encoder."""

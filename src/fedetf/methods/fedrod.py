@@ -24,6 +24,7 @@ class FedRoD(Method):
     name: ClassVar = "fedrod"
     summary: ClassVar = "a generic head with a balanced loss, a private one on top for each client"
     citation: ClassVar = "Chen and Chao, ICLR 2022"
+    family: ClassVar = "calibrated classifier"
 
     gamma: NonNegative = Field(1.0, description="strength of the balanced loss")  # appendix B
     zero_count: ZeroCount = Field("one", description="n of a class the client lacks: one, or mask (leave it out)")

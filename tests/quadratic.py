@@ -28,6 +28,7 @@ def quadratic(
     lr: float,
     epochs: int = 1,
     start: float = 0.0,
+    settings: dict | None = None,
     **numbers: float,
 ) -> Federation:
     """A federation of ``method`` in which client k pulls w towards centres[k]; each epoch is one full-batch step."""
@@ -38,7 +39,7 @@ def quadratic(
 
     x, y = torch.zeros(2 * len(centres), 1), torch.tensor([0, 1] * len(centres))
     parts = np.arange(len(y)).reshape(-1, 2)
-    settings = resolve(
+    resolved = resolve(
         None,
         {
             "train.lr": lr,
@@ -47,11 +48,12 @@ def quadratic(
             "train.lr_decay": 1.0,
             "train.momentum": 0.0,
             "train.weight_decay": 0.0,
+            **(settings or {}),
         },
     )
     dataset = Dataset(Samples(x, y), Samples(x, y), ["a", "b"])
     partition = split_parts(list(parts), y.numpy(), dataset.classes, 0.0, 0)
-    return Federation(Job(settings, OnNumbers(**numbers), dataset, partition, nn.Identity()), schedule)
+    return Federation(Job(resolved, OnNumbers(**numbers), dataset, partition, nn.Identity()), schedule)
 
 
 def quadratic_loss(centres: list[float]):

@@ -42,10 +42,8 @@ def test_momentum_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """(w − 1)²/2 from 0, rate 0.1, momentum 0.5: steps 0.1, then 0.1·(0.9 + 0.5·1) with the kept buffer."""
     monkeypatch.setattr(Method, "loss", quadratic_loss([1.0]))
     for keep, wanted in ((True, 0.24), (False, 0.19)):
-        federation = quadratic(METHODS["fedavg"], [1.0], [[0], [0]], lr=0.1)
-        train = federation.job.settings.train.model_copy(update={"momentum": 0.5, "keep_momentum": keep})
-        settings = federation.job.settings.model_copy(update={"train": train})
-        object.__setattr__(federation.job, "settings", settings)
+        settings = {"train.momentum": 0.5, "train.keep_momentum": keep}
+        federation = quadratic(METHODS["fedavg"], [1.0], [[0], [0]], lr=0.1, settings=settings)
         list(federation.rounds())
         assert weight(federation) == pytest.approx(wanted)
 
@@ -152,12 +150,12 @@ def test_each_turn_of_the_projection_has_an_optimiser_of_its_own() -> None:
     received = Federation(job, []).server.state
     worker = Worker(job, torch.device("cpu"))
     kept = {
-        "momentum.batches.head.projection.weight": torch.full((10, 64), 0.01),
-        "momentum.batches.head.projection.bias": torch.full((10,), 0.01),
+        "optimiser.momentum.batches.head.projection.weight": torch.full((10, 64), 0.01),
+        "optimiser.momentum.batches.head.projection.bias": torch.full((10,), 0.01),
     }
     client = worker.client(0, 3, received, kept, epochs=1, lr=0.05)
     client.train(job.method.loss)  # stage one, with the momentum of the rounds
-    net, x = client.net, client._prepare(client._data.x[client._train])
+    net, x = client.net, client._bench.prepare(client._data.x[client._train])
     h, y = net.encoder(x).detach(), client._data.y[client._train]
     V, projection = net.head.V.clone().requires_grad_(), torch.nn.Linear(64, 10)
     projection.load_state_dict(net.head.projection.state_dict())

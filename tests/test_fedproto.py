@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import fedetf
+from fedetf.client import Batch
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
 from fedetf.methods import METHODS, Server, Upload
@@ -46,9 +47,9 @@ def test_the_pull_by_hand() -> None:
     method = METHODS["fedproto"](lam=0.1)
     plain = METHODS["fedproto"](lam=0.0)
     for y, wanted in ((1, 0.65), (0, 0.0)):
-        label = torch.tensor([y])
-        assert (method.loss(client, h, label) - plain.loss(client, h, label)).item() == pytest.approx(wanted)
-    gradients = [torch.autograd.grad(m.loss(client, h, torch.tensor([0])), h)[0] for m in (method, plain)]
+        batch = Batch(h, torch.tensor([y]), torch.tensor([0]), lambda: h)
+        assert (method.loss(client, batch) - plain.loss(client, batch)).item() == pytest.approx(wanted)
+    gradients = [torch.autograd.grad(m.loss(client, batch), h)[0] for m in (method, plain)]  # of an unknown class
     assert torch.equal(*gradients)
 
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import fedetf
+from fedetf.client import Batch
 from fedetf.engines.worker import Worker
 from fedetf.losses import balanced_cross_entropy
 
@@ -23,7 +24,7 @@ def test_the_private_loss_sends_no_gradient_to_encoder_and_generic_head() -> Non
     client = client_of(result)
     h = torch.randn(6, 128, requires_grad=True)
     y = torch.arange(6)
-    result.job.method.loss(client, h, y).backward()
+    result.job.method.loss(client, Batch(h, y, torch.arange(6), lambda: h)).backward()
     head = client.net.head
     wanted = torch.autograd.grad(balanced_cross_entropy(head.generic(h), y, client.counts), [h, head.generic.weight])
     torch.testing.assert_close(h.grad, wanted[0])

@@ -27,9 +27,10 @@ from fedetf.engines.steps import Step
 from fedetf.errors import RunError, UserError
 from fedetf.export import export
 from fedetf.flower.federate import Federate
-from fedetf.flower.messages import Order, misfit
+from fedetf.flower.messages import Order
 from fedetf.flower.site import NodeSettings, Site
 from fedetf.flower.states import KeptStates
+from fedetf.forms import Sizes, misfit
 from fedetf.methods import METHODS, Scope
 from fedetf.report.page import write_report
 from fedetf.state import load_state
@@ -192,10 +193,10 @@ def test_statistics_are_what_the_method_sends_or_refused(
     method: str, change: dict[str, torch.Tensor | None], why: str
 ) -> None:
     kind = METHODS[method]
-    rows = {**kind.upload_rows, **kind.summary_rows}
-    assert misfit(SOUND[method], rows, 10, 64) is None
+    rows, sizes = {**kind.uploads, **kind.summaries}, Sizes(10, 64, {})
+    assert misfit(SOUND[method], rows, sizes) is None
     spoilt = {name: tensor for name, tensor in {**SOUND[method], **change}.items() if tensor is not None}
-    assert why in str(misfit(spoilt, rows, 10, 64))
+    assert why in str(misfit(spoilt, rows, sizes))
 
 
 @pytest.mark.parametrize("method", ["fedproto", "fednh"])

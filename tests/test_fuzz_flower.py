@@ -25,6 +25,7 @@ from sites import SITES, Wire, make_app, no_pauses
 
 from fedetf.engines.steps import Missing, Personal, Step, Trained
 from fedetf.errors import RunError
+from fedetf.federation import unfit
 from fedetf.flower.arrays import TYPES, numbers, to_arrays, to_state
 from fedetf.flower.bounds import SampleBound
 from fedetf.flower.engine import FlowerEngine
@@ -34,7 +35,7 @@ from fedetf.flower.messages import Order, pack_answer, to_records
 from fedetf.flower.privacy import PrivacyLedger
 from fedetf.flower.server import server_job
 from fedetf.methods import Scope, Server, Upload
-from fedetf.soundness import defect, unsound
+from fedetf.soundness import defect
 from fedetf.state import State, clone
 
 __all__ = ["no_pauses"]  # a fixture for every test here
@@ -190,7 +191,9 @@ class Desk:
         self.post = Post()
         (folder / "run").mkdir(exist_ok=True)
         bound = SampleBound(folder / "run", federate.model_copy(update={"max_samples": 1000}), 1)
-        self.engine = FlowerEngine(self.job, federate, self.post, PrivacyLedger(folder, federate), bound)
+        self.engine = FlowerEngine(
+            self.job, federate, self.post, PrivacyLedger(folder, self.job.settings.update), bound
+        )
         net = self.job.build_net()
         state = net.state_dict()
         self.received = {**self.method.scoped(state, Scope.SHARED), **self.method.scoped(state, Scope.RECEIVED)}
@@ -201,12 +204,12 @@ class Desk:
         if kind == "personalise":
             return pack_answer(Personal(0, 0.5, [], 1.0, {}))
         if kind == "summarise":
-            return pack_answer(self.rows(self.method.summary_rows))
-        sent = {**self.method.scoped(self.received, Scope.SHARED), **self.rows(self.method.upload_rows)}
+            return pack_answer(self.rows(self.method.summaries))
+        sent = {**self.method.scoped(self.received, Scope.SHARED), **self.rows(self.method.uploads)}
         return pack_answer(Trained(Upload(0, 20, sent, 0.5, 20), {}))
 
     def rows(self, rows: Any) -> State:
-        wide = self.engine._features
+        wide = self.engine._sizes.features
         made = {name: torch.ones(2, *[wide] * row.dimensions, dtype=row.dtype) for name, row in rows.items()}
         return {"classes": torch.tensor([1, 3]), **made} if rows else {}
 
@@ -224,15 +227,15 @@ class Desk:
             return result.why
         server = Server(clone(self.received), 3, 0, clone(self.own))
         if isinstance(result, Trained):
-            shared = self.method.scoped(self.received, Scope.SHARED)
-            problem = unsound(result.upload.state, shared, result.upload.images, self.job.settings.update.max_ratio)
+            max_ratio = self.job.settings.update.max_ratio
+            problem = unfit(result, self.method, self.received, self.engine._sizes, max_ratio)
             if problem is not None:
                 return problem
             assert 0 <= result.upload.samples <= 1000
             honest = Upload(1, 20, to_state(self.sound("train").array_records["upload"]), 0.5, 20)
             self.method.aggregate(server, [result.upload, honest])
         elif isinstance(result, dict):
-            self.method.finish(server, [result, self.rows(self.method.summary_rows)])
+            self.method.finish(server, [result, self.rows(self.method.summaries)])
         else:
             assert isinstance(result, Personal)
             assert all(0 <= value <= 1 for value in [result.accuracy or 0.0, *result.curve])

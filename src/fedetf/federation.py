@@ -23,7 +23,7 @@ from fedetf.engines.worker import sent_parameters
 from fedetf.errors import RunError, printable
 from fedetf.forms import Sizes, misfit
 from fedetf.measure import Consistency, collapse
-from fedetf.methods import Scope, Server, Upload
+from fedetf.methods import Method, Scope, Server, Upload
 from fedetf.provenance import commit
 from fedetf.server.privacy import epsilon
 from fedetf.soundness import defect, other_type, unsound
@@ -291,7 +291,7 @@ class Federation:
     ) -> Iterator[Upload]:
         """Pass on the uploads that can be averaged, and keep the books of the round."""
         losses = []
-        down = nbytes(received)
+        down, max_ratio = nbytes(received), self.job.settings.update.max_ratio
         for result in trained:
             if isinstance(result, Missing):
                 (record.refused if result.refused else record.missing)[result.client] = result.why
@@ -300,7 +300,7 @@ class Federation:
             record.bytes_down += down
             record.bytes_up += nbytes(upload.state)
             record.images += upload.images
-            problem = self._decode(upload) or self._problem(result)
+            problem = self._decode(upload) or unfit(result, self.method, self.server.state, self.sizes, max_ratio)
             if problem is not None:
                 record.refused[upload.client] = printable(problem)
                 continue
@@ -323,18 +323,6 @@ class Federation:
             return str(error)
         return None
 
-    def _problem(self, result: Trained) -> str | None:
-        """What makes a result unfit to be folded in; None if nothing does."""
-        sent, shared = result.upload.state, self.method.scoped(self.server.state, Scope.SHARED)
-        max_ratio = self.job.settings.update.max_ratio
-        extras = {name: tensor for name, tensor in sent.items() if name not in shared}
-        return (
-            other_type(sent, shared)
-            or unsound(sent, shared, result.upload.images, max_ratio)
-            or misfit(extras, self.method.uploads, self.sizes, result.upload.samples)
-            or defect(result.private, {})
-        )
-
     def _check_enough(self, record: Round, sound: int) -> None:
         """Stop, before the server has changed, if too many updates were left out."""
         left_out = {**record.refused, **record.missing}
@@ -347,6 +335,18 @@ class Federation:
             least = f"at least {self.engine.fewest} are needed"
             why = f"{sound} sound updates of {len(record.participants)}, {least} (client {client}: {problem})"
         raise RunError(f"round {record.round}: {why}")
+
+
+def unfit(result: Trained, method: Method, state: State, sizes: Sizes, max_ratio: float) -> str | None:
+    """What makes a result of training from the server's ``state`` unfit to be folded in; None if nothing does."""
+    sent, shared = result.upload.state, method.scoped(state, Scope.SHARED)
+    extras = {name: tensor for name, tensor in sent.items() if name not in shared}
+    return (
+        other_type(sent, shared)
+        or unsound(sent, shared, result.upload.images, max_ratio)
+        or misfit(extras, method.uploads, sizes, result.upload.samples)
+        or defect(result.private, {})
+    )
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -51,7 +51,7 @@ class Compression:
         rest = {name: tensor for name, tensor in sent.items() if not name.startswith(CODED)}
         try:
             update = self._decoded(coded, {name: tuple(received[name].shape) for name in names})
-        except (KeyError, RuntimeError, ValueError) as error:  # what comes from outside may be anything
+        except (LookupError, RuntimeError, ValueError) as error:  # what comes from outside may be anything
             raise RunError(f"the update cannot be decoded: {str(error).splitlines()[0]}") from None
         for name in names:
             before = received[name].to(widest(received[name].device))

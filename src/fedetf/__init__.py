@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from fedetf.errors import RunError, UserError
     from fedetf.estimator import FederatedClassifier
     from fedetf.etf import simplex_etf
+    from fedetf.forms import LikeParameters, Rows, Vector
     from fedetf.grid import Comparison, compare
     from fedetf.heads import ETFHead
     from fedetf.losses import balanced_cross_entropy
-    from fedetf.methods.base import Method
+    from fedetf.methods.base import Method, Scope
     from fedetf.state import WeightedMean
     from fedetf.use import load
 
@@ -25,10 +26,14 @@ __all__ = [
     "Comparison",
     "ETFHead",
     "FederatedClassifier",
+    "LikeParameters",
     "Method",
     "Result",
+    "Rows",
     "RunError",
+    "Scope",
     "UserError",
+    "Vector",
     "WeightedMean",
     "balanced_cross_entropy",
     "compare",
@@ -46,10 +51,14 @@ _HOMES = {
     "compare": "grid",
     "ETFHead": "heads",
     "FederatedClassifier": "estimator",
+    "LikeParameters": "forms",
     "Method": "methods.base",
     "Result": "api",
+    "Rows": "forms",
     "RunError": "errors",
+    "Scope": "methods.base",
     "UserError": "errors",
+    "Vector": "forms",
     "WeightedMean": "state",
     "balanced_cross_entropy": "losses",
     "dirichlet_partition": "data.partition",

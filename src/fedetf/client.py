@@ -113,7 +113,7 @@ class Client:
         self._trained: dict[str, Tensor] = {}
         self._streams: dict[str, torch.Generator] = {}
         self._features: dict[str, Tensor] = {}  # of each split, for as long as the encoder stays as it is
-        self._taught: dict[int, tuple[Mapping[str, Tensor], Tensor]] = {}  # other weights, and their features
+        self._taught: dict[tuple[int, ...], tuple[State, Tensor]] = {}  # by other weights: these, and their features
         self._loss_sum, self._loss_images = torch.zeros((), device=share.counts.device), 0
 
     @property
@@ -215,22 +215,24 @@ class Client:
     def encode(self, state: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Features ``[B, D]`` of a batch by other weights, such as ``client.received`` or those of last round.
 
-        ``state`` names the encoder's tensors as the net does. It runs in eval mode, with its own BatchNorm statistics
-        and without gradients. Unless inputs are augmented, the features of all rows are computed once and kept: do not
-        change ``state`` meanwhile.
+        ``state`` names the encoder's tensors as the net does; what it lacks is the net's own. It runs in eval mode,
+        with its own BatchNorm statistics and without gradients. Unless inputs are augmented, the features of all rows are
+        computed once and kept: the tensors must not change meanwhile.
         """
-        if self._bench.augment:
-            return self._encode_by(state, [batch.x])
-        if id(state) not in self._taught:
-            chunks = torch.arange(self.samples, device=self._train.device).split(EVALUATION_BATCH)
-            self._taught[id(state)] = state, self._encode_by(state, (self._inputs(rows) for rows in chunks))
-        return self._taught[id(state)][1][batch.rows]
-
-    @torch.no_grad()
-    def _encode_by(self, state: Mapping[str, Tensor], inputs: Iterable[Tensor]) -> Tensor:
         encoder = self.net.encoder
         names = (*dict(encoder.named_parameters()), *dict(encoder.named_buffers()))
         weights = {name: state[f"encoder.{name}"] for name in names if f"encoder.{name}" in state}
+        if self._bench.augment:
+            return self._encode_by(weights, [batch.x])
+        key = tuple(map(id, weights.values()))
+        if key not in self._taught:
+            chunks = torch.arange(self.samples, device=self._train.device).split(EVALUATION_BATCH)
+            self._taught[key] = weights, self._encode_by(weights, (self._inputs(rows) for rows in chunks))
+        return self._taught[key][1][batch.rows]
+
+    @torch.no_grad()
+    def _encode_by(self, weights: State, inputs: Iterable[Tensor]) -> Tensor:
+        encoder = self.net.encoder
         modes = [(module, module.training) for module in encoder.modules()]
         encoder.eval()
         try:

@@ -216,8 +216,8 @@ class Client:
         """Features ``[B, D]`` of a batch by other weights, such as ``client.received`` or those of last round.
 
         ``state`` names the encoder's tensors as the net does; what it lacks is the net's own. It runs in eval mode,
-        with its own BatchNorm statistics and without gradients. Unless inputs are augmented, the features of all rows are
-        computed once and kept: the tensors must not change meanwhile.
+        with its own BatchNorm statistics and without gradients. Unless inputs are augmented, the features of all rows
+        are computed once and kept: the tensors must not change meanwhile.
         """
         encoder = self.net.encoder
         names = (*dict(encoder.named_parameters()), *dict(encoder.named_buffers()))

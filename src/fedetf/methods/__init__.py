@@ -1,11 +1,10 @@
 """The methods, one file each."""
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
 from fedetf.config import validated
-from fedetf.errors import UserError, unknown
+from fedetf.errors import UserError
 from fedetf.methods.authors import AUTHORS
 from fedetf.methods.base import Method, Rows, Scope, Server, Upload
 from fedetf.methods.ccvr import CCVR
@@ -18,12 +17,23 @@ from fedetf.methods.fedproto import FedProto
 from fedetf.methods.fedprox import FedProx
 from fedetf.methods.fedrep import FedRep
 from fedetf.methods.fedrod import FedRoD
-from fedetf.own_code import is_own, load_own, loaded
+from fedetf.plugins import Registry
 
 _ALL = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH, FedETF)
 METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 
-__all__ = ["METHODS", "Method", "Rows", "Scope", "Server", "Upload", "find_method", "is_method", "make_method"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "Rows",
+    "Scope",
+    "Server",
+    "Upload",
+    "find_method",
+    "is_method",
+    "make_method",
+    "registry",
+]
 
 
 def make_method(section: Mapping[str, Any], fidelity: str = "paper", own: type[Method] | None = None) -> Method:
@@ -38,22 +48,18 @@ def make_method(section: Mapping[str, Any], fidelity: str = "paper", own: type[M
 
 def find_method(name: str) -> type[Method]:
     """A method's class: one of the ten, one of an installed package, or ``path/to/file.py:Name`` of your own."""
-    if name in METHODS:
-        return METHODS[name]
-    if is_own(name):
-        return _checked(load_own(name, "method"), name)
-    for entry in entry_points(group="fedetf.methods"):
-        if entry.name == name:
-            return _checked(loaded(entry.load, name), name)
-    raise unknown("method", name, METHODS, "FILE.py:NAME of your own")
+    return registry.find(name)
 
 
 def is_method(name: str) -> bool:
     """Whether :func:`find_method` knows where to look for a name."""
-    return name in METHODS or is_own(name) or any(entry.name == name for entry in entry_points(group="fedetf.methods"))
+    return registry.is_known(name)
 
 
 def _checked(found: Any, name: str) -> type[Method]:
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError(f"{name} is not a subclass of fedetf.Method")
     return found
+
+
+registry = Registry("method", "fedetf.methods", "--method", METHODS, _checked)

@@ -64,8 +64,8 @@ def in_order(labels, settings, rng):
 
 number = 3
 '''
-# What the package brings: entry points by what `fedetf list` calls the kind. A further kind (a metric, a transform) is a
-# line here, a function or class above, and a flag in USED.
+# What the package brings: entry points by what `fedetf list` calls the kind. A further kind (a metric, a transform) is
+# a line here, a function or class above, and a flag in USED.
 BRINGS = {
     "methods": ("fedetf.methods", "unbiased", "Unbiased", "FedAvg whose head has no bias"),
     "models": ("fedetf.encoders", "seven", "seven", "Seven features of anything"),

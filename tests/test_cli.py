@@ -72,7 +72,7 @@ def test_partition_shows_a_table_and_a_picture(capsys: pytest.CaptureFixture[str
 # --- list -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["methods", "models", "datasets", "presets", "settings"])
+@pytest.mark.parametrize("what", ["methods", "models", "datasets", "partitions", "presets", "settings"])
 def test_lists(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", what]) == 0
     plain = capsys.readouterr().out
@@ -80,6 +80,12 @@ def test_lists(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(capsys.readouterr().out)
     assert len(rows) >= 2
     assert all(next(iter(row.values())) in plain for row in rows)
+
+
+def test_a_list_that_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "transforms"]) == 0
+    assert main(["list", "transforms", "--json"]) == 0
+    assert capsys.readouterr().out == "[]\n"
 
 
 def test_all_ten_models_are_listed_with_their_counts(capsys: pytest.CaptureFixture[str]) -> None:

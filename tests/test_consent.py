@@ -205,6 +205,45 @@ def test_settings_that_ask_for_code_cannot_come_into_being_unasked() -> None:
         Settings.model_validate({"method": {"name": "a.py:B"}})
 
 
+@pytest.mark.parametrize("key", ["data.name", "data.partition"])
+def test_data_and_partition_of_a_strangers_settings_file(key: str, stranger: Stranger, tmp_path: Path, capsys) -> None:
+    file, out = tmp_path / "theirs.toml", str(tmp_path / "out")
+    file.write_text(f'{key} = "{stranger.method}"\n')
+    for command in (["run"], ["partition"], ["compare", "--methods", "fedavg", "--seeds", "7"]):
+        refused([*command[:1], str(file), *command[1:], "--out", out], f"{key} = '{stranger.method}'", stranger, capsys)
+    assert main(["partition", str(file), "--out", out, "--trust-code"]) == 2  # a class of another kind: it was called
+    assert stranger.ran
+
+
+def test_a_name_of_data_is_code_only_if_it_can_be(
+    planted: Path, stranger: Stranger, tmp_path: Path, monkeypatch
+) -> None:
+    """A path may hold a colon: such a folder is data, whoever names it, and is neither asked about nor imported."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("os:abort", str(stranger.method)):
+        with pytest.raises(ValidationError, match="would run code"):
+            Settings.model_validate({"data": {"name": name}})
+    for name in ("/data/12:30/images", "C:/images", "owner/images:v2", "http://example.org/images"):
+        assert Settings.model_validate({"data": {"name": name}}).data.name == name
+    Path("os:abort").mkdir()
+    assert Settings.model_validate({"data": {"name": "os:abort"}}).data.name == "os:abort"
+    with pytest.raises(UserError, match=r"os:abort has neither \*\.parquet nor train"):
+        fedetf.run(dataset="os:abort")
+
+
+def test_a_model_in_use_asks_for_no_data(done: Path, stranger: Stranger, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(done, folder)
+    config = (folder / "config.toml").read_text()
+    assert 'partition = "dirichlet"' in config
+    config = config.replace('partition = "dirichlet"', f'partition = "{stranger.method}"')
+    (folder / "config.toml").write_text(config)
+    assert fedetf.load(folder).classes[0] == "0"
+    with pytest.raises(UserError, match=r"data\.partition"):
+        fedetf.resume(folder, engine="serial")
+    assert not stranger.ran
+
+
 def test_a_ray_cluster_that_a_file_names_needs_consent_too(planted: Path, done: Path, tmp_path: Path) -> None:
     """Ray's driver and cluster exchange pickles: who chooses the cluster chooses code."""
     file = tmp_path / "theirs.toml"

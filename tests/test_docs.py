@@ -1,6 +1,7 @@
 """Every code block of README and docs runs, page by page and in order, and what the method pages say is true.
 
-A Python block is executed, all of a page in one namespace. Of a shell block every line is a `fedetf` command and is
+A Python block is executed, all of a page in one namespace; one that begins with the name of a file, `# mine.py`, is
+also written to that file. Of a shell block every line is a `fedetf` command and is
 run. A block that cannot run here, or not quickly, has a comment before it: `<!-- not run: the reason -->`; the `fedetf`
 commands in it are still parsed and their settings resolved. After `<!-- output -->` a text block is what the Python
 block before it prints.
@@ -86,6 +87,8 @@ def run_block(block: Block, names: dict[str, Any]) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         if block.kind == "python":
+            if file := re.match(r"# (\w+\.py)\n", block.code):
+                Path(file[1]).write_text(block.code)
             exec(compile(block.code, block.where, "exec"), names)
         commands = fedetf_lines(block)
         assert len(commands) == len(shell_lines(block)), f"{block.where} has other commands: mark it 'not run'"

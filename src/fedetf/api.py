@@ -12,6 +12,7 @@ from torch import nn
 from fedetf.config import BESIDE, Settings, resolve
 from fedetf.data import Dataset, Partition, deal_out, load_dataset, make_schedule
 from fedetf.data.own import Pair, from_clients
+from fedetf.data.partition import check_partition
 from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
 from fedetf.engines.make import choose
@@ -22,7 +23,7 @@ from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.files import RECORD, is_file, read_text, real_folder
 from fedetf.heads import Net
 from fedetf.methods import Method, check_private, is_method, make_method
-from fedetf.models import is_model
+from fedetf.models import check_model, is_model
 from fedetf.runs import RunFolder, check_free, last_attempt, locked
 from fedetf.state import load_state
 from fedetf.tracking import MLflow, TensorBoard
@@ -288,9 +289,10 @@ def prepare(
 
     ``dataset`` is what the settings name, for callers that have loaded it already.
     """
-    method = make_method(
-        settings.method.model_dump(), settings.fidelity, own
-    )  # its errors come before the data is read
+    method = make_method(settings.method.model_dump(), settings.fidelity, own)
+    check_partition(settings.data)
+    if encoder is None:
+        check_model(settings.model.name)  # what is wrong with these three is said before the data is read
     dataset = dataset or load_dataset(settings.data, settings.seed)
     partition = deal_out(dataset, settings.data, settings.seed)
     if partition.sites:  # a column of the data names the clients

@@ -54,8 +54,8 @@ class DataSettings(Section):
 
     name: str = Field("digits", description="a dataset's name, a folder, or a hub id")
     clients: Count = Field(20, description="K, the number of clients")
-    partition: Literal["dirichlet", "iid", "shards", "given"] = Field(
-        "dirichlet", description="who holds what; 'given' is for run(data=...) in Python"
+    partition: str = Field(
+        "dirichlet", description="who holds what, see: fedetf list partitions; 'given' is for run(data=...) in Python"
     )
     alpha: Annotated[Positive, Field(le=1e6)] = Field(
         0.1, description="Dirichlet concentration: smaller is more skewed"
@@ -238,8 +238,7 @@ class Settings(Section):
     def _have_consent(self, info: ValidationInfo) -> "Settings":
         """Whoever makes settings says which of them may bring code; by default none may."""
         origin: Origin = info.context or Origin()
-        values: Tree = {"method.name": self.method.name, "model.name": self.model.name}
-        values |= {"engine.name": self.engine.name, "engine.address": self.engine.address}
+        values = {key: self._get(key) for key in (*CODE, "engine.name")}
         asked = {key: name for key, name in asks_for_code(values).items() if key not in origin.trusted}
         if asked:
             raise PydanticCustomError("consent", "{text}", {"text": origin.question(asked)})
@@ -250,6 +249,10 @@ class Settings(Section):
         if self.update.noise and self.server.combine != "mean":
             raise PydanticCustomError("noise", "update.noise is made for server.combine = 'mean'; choose either")
         return self
+
+    def _get(self, key: str) -> Any:
+        section, _, name = key.partition(".")
+        return getattr(getattr(self, section), name, None)
 
     def portable(self) -> dict[str, Any]:
         """What a model's file says of its run: all but what concerns the machine, and of the data's path its end."""

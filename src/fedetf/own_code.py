@@ -12,12 +12,14 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 
 from fedetf.errors import UserError
 from fedetf.redact import HIDDEN, redacted
+
+R = TypeVar("R")
 
 
 def is_own(name: str) -> bool:
@@ -25,19 +27,42 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-CODE = frozenset({"method.name", "model.name", "engine.address"})  # the settings that can bring code
+def is_own_dataset(name: str) -> bool:
+    """The same of a dataset, whose name may also be a path with a colon in it: a folder that exists is data, not code.
+
+    >>> is_own_dataset("mine.py:load"), is_own_dataset("package.module:load"), is_own_dataset("/data/12:30/images")
+    (True, True, False)
+    """
+    place, _, attribute = name.rpartition(":")
+    is_code = attribute.isidentifier() and (place.endswith(".py") or _is_module(place))
+    return is_code and not Path(name).is_dir()
+
+
+# The settings that can bring code, and when the value of one does; a list may hold several names.
+_BRINGS_CODE: dict[str, Callable[[str], bool]] = {
+    "method.name": is_own,
+    "model.name": is_own,
+    "data.name": is_own_dataset,
+    "data.partition": is_own,
+    "measure.metrics": is_own,
+}
+CODE = frozenset({*_BRINGS_CODE, "engine.address"})
 
 
 def asks_for_code(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of settings by dotted key, those that bring code: names with a colon, and a Ray cluster, which sends pickles.
+    """Of settings by dotted key, those that bring code: names of it, and a Ray cluster, which sends pickles.
 
     >>> asks_for_code({"method.name": "mine.py:Mine", "model.name": "cnn"})
     {'method.name': 'mine.py:Mine'}
     """
-    asked = {key: values[key] for key in ("method.name", "model.name") if is_own(str(values.get(key)))}
+    asked = {key: values[key] for key, is_code in _BRINGS_CODE.items() if any(map(is_code, _names(values.get(key))))}
     address = values.get("engine.address")
     local = address in (None, "auto", "local") or HIDDEN in str(address)  # without its password it is not connected to
     return asked if local or values.get("engine.name") != "ray" else {**asked, "engine.address": address}
+
+
+def _names(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
 @dataclass(frozen=True)
@@ -55,12 +80,12 @@ class Origin:
 
 
 @cache  # one version of the code for a whole comparison
-def load_own(name: str, kind: str) -> Any:
-    """What ``FILE.py:NAME`` or ``package.module:NAME`` names; ``kind``, "method" or "model", is the flag for it."""
+def load_own(name: str, kind: str, setting: str) -> Any:
+    """What ``FILE.py:NAME`` or ``package.module:NAME`` names, a ``kind`` that is chosen by ``setting``."""
     place, _, attribute = name.rpartition(":")
-    module = _from_file(Path(place), attribute, kind) if place.endswith(".py") else _imported(place, kind)
+    module = _from_file(Path(place), attribute, kind, setting) if place.endswith(".py") else _imported(place, setting)
     if not hasattr(module, attribute):
-        raise UserError(f"there is no {attribute!r} in {place}; check --{kind} {name}")
+        raise UserError(f"there is no {attribute!r} in {place}; check {setting} {name}")
     return getattr(module, attribute)
 
 
@@ -77,34 +102,39 @@ def source_file(name: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
 
 
-def loaded(load: Callable[[], Any], what: str) -> Any:
-    """``load()``; whatever the user's code raises comes out as one line."""
+def guarded(call: Callable[[], R], failure: str) -> R:
+    """``call()``; whatever the user's code raises comes out as one line that begins with ``failure``."""
     try:
-        return load()
+        return call()
+    except UserError:
+        raise
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
-        raise UserError(f"{what} cannot be imported: {reason}") from error
+        raise UserError(f"{failure}: {reason}") from error
 
 
-def _from_file(path: Path, attribute: str, kind: str) -> ModuleType:
+def _from_file(path: Path, attribute: str, kind: str, setting: str) -> ModuleType:
     if not path.is_file():
-        raise UserError(f"no file {str(path)!r} to take the {kind} {attribute!r} from; check --{kind} FILE.py:NAME")
+        raise UserError(f"no file {str(path)!r} to take the {kind} {attribute!r} from; check {setting} FILE.py:NAME")
     spec = spec_from_file_location(f"fedetf_own_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise UserError(f"{str(path)!r} is not a Python file; give --{kind} FILE.py:NAME")
+        raise UserError(f"{str(path)!r} is not a Python file; give {setting} FILE.py:NAME")
     module = sys.modules[spec.name] = module_from_spec(spec)  # known by name, so that its classes can be pickled
     cloudpickle.register_pickle_by_value(module)  # a worker gets the code itself: it could not import the file
     loader = spec.loader
-    loaded(lambda: loader.exec_module(module), str(path))
+    guarded(lambda: loader.exec_module(module), f"{path} cannot be imported")
     return module
 
 
-def _imported(place: str, kind: str) -> ModuleType:
-    if not place or not all(part.isidentifier() for part in place.split(".")):
-        raise UserError(f"{place!r} is neither a file FILE.py nor a module; check --{kind} package.module:NAME")
+def _imported(place: str, setting: str) -> ModuleType:
+    if not _is_module(place):
+        raise UserError(f"{place!r} is neither a file FILE.py nor a module; check {setting} package.module:NAME")
     _import_from_here()
-    module: ModuleType = loaded(lambda: import_module(place), place)
-    return module
+    return guarded(lambda: import_module(place), f"{place} cannot be imported")
+
+
+def _is_module(place: str) -> bool:
+    return all(part.isidentifier() for part in place.split("."))
 
 
 def _import_from_here() -> None:

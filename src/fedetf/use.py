@@ -20,6 +20,7 @@ from fedetf.files import UnfitFile, is_file, real_folder
 from fedetf.heads import Net
 from fedetf.methods import Method, find_method, is_method, make_method
 from fedetf.models import encoder_shapes, is_model, own_encoder
+from fedetf.own_code import CODE
 from fedetf.records import MOST_INPUTS, ModelNote, fitting, read_holdings, read_result
 from fedetf.state import State, load_checked
 
@@ -119,9 +120,9 @@ def load_saved(
     path: Path, client: int | str | None, method: type[Method] | None, model: nn.Module | None, trust_code: bool
 ) -> tuple["SavedModel", Model]:
     """A model's file, and the model; the arguments are those of :func:`load`."""
-    at_hand = {"method.name": method, "model.name": model}
-    unused = [key for key, given in at_hand.items() if given is not None]
-    file = _saved_model(path, client, trust_code, [*unused, "engine.address"])  # no engine is started
+    at_hand = {"method.name": method, "model.name": model}  # no data is loaded, no engine started
+    unused = [key for key in CODE if key not in at_hand or at_hand[key] is not None]
+    file = _saved_model(path, client, trust_code, unused)
     return file, _ready(file, method, model)
 
 
@@ -135,7 +136,7 @@ def _ready(file: "SavedModel", method: type[Method] | None, model: nn.Module | N
         raise UserError(f"{settings.method.name} has no global model; choose a client's, with --client K (client=K)")
     built = make_method(settings.method.model_dump(), settings.fidelity, found if method else None)
     inputs = Inputs(tuple(file.about.shape), getattr(torch, file.about.dtype))
-    encoder = model if model is not None else own_encoder(settings.model.name, settings.seed)
+    encoder = model if model is not None else own_encoder(settings.model.name, inputs.shape, settings.seed)
     classes = file.about.classes
     if encoder is None:
         _check_encoder(file, inputs)

@@ -1,11 +1,16 @@
-"""``fedetf list``."""
+"""``fedetf list``: all that can be chosen by name, fedetf's own and that of installed packages."""
 
 import argparse
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedetf.cli.flags import add_command, output
+
+if TYPE_CHECKING:
+    from fedetf.plugins import Listed
+
+Row = dict[str, Any]
 
 
 def add_to(commands: Any) -> None:
@@ -21,22 +26,49 @@ def list_command(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
+    if rows:
+        from fedetf.report.tables import plain_table
 
-    from fedetf.report.tables import plain_table
-
-    shown = [[f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()] for row in rows]
-    output().print(plain_table(list(rows[0]), shown, right=["parameters", "features"]))
-
-
-def _methods() -> list[dict[str, Any]]:
-    from fedetf.methods import METHODS
-
-    return [
-        {"name": name, "description": method.summary, "citation": method.citation} for name, method in METHODS.items()
-    ]
+        shown = [_shown(row) for row in rows]
+        if all(row.get("package") == "fedetf" for row in shown):
+            shown = [{key: value for key, value in row.items() if key != "package"} for row in shown]
+        cells = [[_cell(value) for value in row.values()] for row in shown]
+        output().print(plain_table(list(shown[0]), cells, right=["parameters", "features"]))
 
 
-def _models() -> list[dict[str, Any]]:
+def _shown(row: Row) -> Row:
+    """A row as people read it: of a broken plug-in, what is wrong stands in place of the description."""
+    if row.get("error"):
+        row = {**row, "description": f"broken: {row['error']}"}
+    return {key: value for key, value in row.items() if key != "error"}
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _row(listed: "Listed[Any]", description: str, **more: Any) -> Row:
+    return {
+        "name": listed.name,
+        "description": description,
+        **more,
+        "package": listed.package,
+        "error": listed.error,
+    }
+
+
+def _methods() -> list[Row]:
+    from fedetf.methods import registry
+    from fedetf.plugins import first_line
+
+    rows = []
+    for each in registry.listing():
+        summary, citation = (each.thing.summary, each.thing.citation) if each.thing else ("", "")
+        rows.append(_row(each, summary or first_line(each.thing), citation=citation))
+    return rows
+
+
+def _models() -> list[Row]:
     from dataclasses import asdict
 
     from fedetf.models import describe_models
@@ -44,42 +76,59 @@ def _models() -> list[dict[str, Any]]:
     return [asdict(info) for info in describe_models()]
 
 
-def _datasets() -> list[dict[str, Any]]:
-    from fedetf.data import DATASETS
+def _datasets() -> list[Row]:
+    from fedetf.data.load import DATASETS, registry
+    from fedetf.plugins import Listed, first_line
 
-    named = [{"name": name, "description": known.description} for name, known in DATASETS.items()]
-    others = [
-        {
-            "name": "FOLDER",
-            "description": "Parquet files (train*.parquet, test*.parquet) or train/<class>/ images",
-        },
-        {"name": "OWNER/NAME", "description": "any image dataset of the Hugging Face hub"},
+    others: dict[str, str] = {
+        "FOLDER": "Parquet files (train*.parquet, test*.parquet) or train/<class>/ images",
+        "OWNER/NAME": "any image dataset of the Hugging Face hub",
+    }
+    named = [
+        _row(each, DATASETS[each.name].description if each.package == "fedetf" else first_line(each.thing))
+        for each in registry.listing()
     ]
-    return named + others
+    return named + [_row(Listed(name, "fedetf", None), text) for name, text in others.items()]
 
 
-def _presets() -> list[dict[str, Any]]:
+def _partitions() -> list[Row]:
+    from fedetf.data.partition import registry
+    from fedetf.plugins import first_line
+
+    return [_row(each, first_line(each.thing)) for each in registry.listing()]
+
+
+def _plugins(kind: str) -> list[Row]:
+    """What packages bring of a kind that fedetf itself has none of."""
+    from fedetf.plugins import Registry, first_line
+
+    registry = Registry[Any](kind, f"fedetf.{kind}s", kind, {}, lambda found, _name: found)
+    return [_row(each, first_line(each.thing)) for each in registry.listing()]
+
+
+def _presets() -> list[Row]:
     from fedetf.config import preset_description, preset_names
 
     return [{"name": name, "description": preset_description(name)} for name in preset_names()]
 
 
-def _settings_rows() -> list[dict[str, Any]]:
+def _settings_rows() -> list[Row]:
     from fedetf.config import describe_settings
-    from fedetf.methods import METHODS
+    from fedetf.methods import registry
 
     rows = [*describe_settings()]
-    for method in METHODS.values():
-        rows += [
-            (key, default, f"{text} ({method.name})") for key, default, text in describe_settings(method, "method.")
-        ]
+    for name, method in ((each.name, each.thing) for each in registry.listing() if each.thing is not None):
+        rows += [(key, default, f"{text} ({name})") for key, default, text in describe_settings(method, "method.")]
     return [{"setting": key, "default": default, "description": text} for key, default, text in rows]
 
 
-LISTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+LISTS: dict[str, Callable[[], list[Row]]] = {
     "datasets": _datasets,
     "methods": _methods,
+    "metrics": lambda: _plugins("metric"),
     "models": _models,
+    "partitions": _partitions,
     "presets": _presets,
     "settings": _settings_rows,
+    "transforms": lambda: _plugins("transform"),
 }

@@ -1,12 +1,14 @@
-"""Find a dataset by name and load it: embedded digits, Parquet files, an image folder, or a hub id.
+"""Find a dataset by name and load it: embedded digits, Parquet files, an image folder, a hub id, or a plug-in.
 
-A name is looked up in ``$FEDETF_DATA/<name>/*.parquet``, then in the Hugging Face cache, then on the hub.
+A name is looked up in ``$FEDETF_DATA/<name>/*.parquet``, then among the datasets of installed packages, then in the
+Hugging Face cache, then on the hub. A plug-in is a function ``load(settings, seed) -> Dataset``.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,11 @@ from fedetf.config import DataSettings
 from fedetf.data.decode import find_image_column, find_label_column, label_encoder, same_channels, stack_images
 from fedetf.data.samples import Dataset, Samples
 from fedetf.errors import UserError, unknown
+from fedetf.own_code import guarded, is_own_dataset
+from fedetf.plugins import Registry
 from fedetf.rng import numpy_stream
+
+Loader = Callable[[DataSettings, int], Dataset]  # from the settings and the seed
 
 
 @dataclass(frozen=True)
@@ -45,20 +51,29 @@ IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tif
 def load_dataset(settings: DataSettings, seed: int) -> Dataset:
     """Load ``settings.name``; ``seed`` draws the subset where ``data.limit`` asks for one."""
     name = settings.name
-    folder = None if name == "digits" else _local_folder(name)
-    if name == "digits":
-        dataset = _digits(settings.size)
-    elif folder is None:
-        dataset = _from_tables(_hub_splits(name), settings, seed)
-    elif any(folder.glob("*.parquet")):
-        dataset = _from_tables(_parquet_splits(folder), settings, seed)
-    else:
-        dataset = _image_folder(folder, settings, seed)
+    dataset = _find_loader(name)(settings, seed)
     if settings.site_column is not None and dataset.train.sites is None:
         raise UserError(
             f"{name} has no columns, so data.site_column has no meaning; it is for Parquet files and the hub"
         )
     return _limited(dataset, settings, seed)
+
+
+def _find_loader(name: str) -> Loader:
+    folder = None if name == "digits" else _local_folder(name)
+    if folder is not None:
+        return partial(_from_folder, folder)
+    return registry.find(name) if registry.is_known(name) else _from_hub
+
+
+def _from_folder(folder: Path, settings: DataSettings, seed: int) -> Dataset:
+    if any(folder.glob("*.parquet")):
+        return _from_tables(_parquet_splits(folder), settings, seed)
+    return _image_folder(folder, settings, seed)
+
+
+def _from_hub(settings: DataSettings, seed: int) -> Dataset:
+    return _from_tables(_hub_splits(settings.name), settings, seed)
 
 
 def _local_folder(name: str) -> Path | None:
@@ -70,7 +85,7 @@ def _local_folder(name: str) -> Path | None:
             raise UserError(f"FEDETF_DATA names {root!r}, which is not a folder; correct it or unset it")
         if any((Path(root) / name).glob("*.parquet")):
             return Path(root) / name
-    if name in DATASETS:
+    if registry.is_known(name):
         return None
     if path.is_dir():
         return path
@@ -82,13 +97,13 @@ def _local_folder(name: str) -> Path | None:
 # --- digits ---------------------------------------------------------------------------------------------------------
 
 
-def _digits(size: int | None) -> Dataset:
+def _digits(settings: DataSettings, _seed: int) -> Dataset:
     """scikit-learn's digits; a stratified 20%, always the same, is the balanced test set."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     grey = (bunch.images * (255 / 16)).round().astype("uint8")
-    x = stack_images([Image.fromarray(picture) for picture in grey], size, "digits")
+    x = stack_images([Image.fromarray(picture) for picture in grey], settings.size, "digits")
     everything = Samples(x, torch.from_numpy(bunch.target).long())
     return _hold_out(everything, [str(c) for c in bunch.target_names])
 
@@ -139,7 +154,7 @@ def _hub_splits(name: str) -> dict[str, Any]:
     from huggingface_hub import HfApi
 
     if name not in DATASETS and "/" not in name:
-        raise unknown("dataset", name, DATASETS, "a name in $FEDETF_DATA, a folder, or OWNER/NAME of the hub")
+        raise unknown("dataset", name, registry.names(), "a name in $FEDETF_DATA, a folder, or OWNER/NAME of the hub")
     hub_id = DATASETS[name].hub if name in DATASETS else name
     with _quiet(datasets):
         try:
@@ -349,3 +364,28 @@ def _limited(dataset: Dataset, settings: DataSettings, seed: int) -> Dataset:
     train = _balanced_subset(dataset.train.y, settings.limit, seed, "train")
     test = _balanced_subset(dataset.test.y, settings.test_limit, seed, "test")
     return Dataset(dataset.train.take(train), dataset.test.take(test), dataset.classes)
+
+
+# --- plug-ins -------------------------------------------------------------------------------------------------------
+
+
+def _plugin(found: Any, name: str) -> Loader:
+    """A package's or the user's own ``load(settings, seed)``, whose errors are one line."""
+    if not callable(found):
+        raise UserError(f"{name} is not a function that loads a dataset; see docs/guides/plugins.md")
+
+    def load(settings: DataSettings, seed: int) -> Dataset:
+        dataset = guarded(lambda: found(settings, seed), f"{name} cannot be loaded")
+        if not isinstance(dataset, Dataset):
+            raise UserError(f"{name} gives {type(dataset).__name__}, not a fedetf.data.Dataset")
+        for x, y in ((samples.x, samples.y) for samples in (dataset.train, dataset.test)):
+            if x.dtype not in (torch.uint8, torch.float32) or y.dtype != torch.int64:
+                raise UserError(f"{name} gives inputs {x.dtype}, labels {y.dtype}; give uint8 or float32, and int64")
+        return dataset
+
+    load.__doc__ = found.__doc__
+    return load
+
+
+_LOADERS: dict[str, Loader] = {name: _digits if name == "digits" else _from_hub for name in DATASETS}
+registry = Registry("dataset", "fedetf.datasets", "--dataset", _LOADERS, _plugin, own=is_own_dataset)

@@ -1,4 +1,8 @@
-"""Who holds what: the paper's Dirichlet split, an even one, and one by classes; then 70/30 on each client."""
+"""Who holds what: the paper's Dirichlet split, an even one, one by classes, or a plug-in; then 70/30 on each client.
+
+A partition is a function ``deal(labels, settings, rng)`` that gives each client its samples. Whichever it is, a draw
+that leaves a client with fewer than ``data.min_size`` of them is drawn again, and in the end repaired.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,16 @@ from numpy.typing import NDArray
 from fedetf.config import DataSettings, Settings, validated
 from fedetf.data.samples import Dataset
 from fedetf.errors import UserError
+from fedetf.own_code import guarded
+from fedetf.plugins import Registry
 from fedetf.rng import derive, numpy_stream
 
 Indices = NDArray[np.int64]
+# A partition: from ``[N]`` labels to the indices of each client's samples; it draws from the generator alone. Only
+# ``_draw`` reads what it gives, and only ``Partition`` carries it on: more than indices would be added in these two.
+Deal = Callable[[Indices, DataSettings, np.random.RandomState], list[Indices]]
 REDRAWS = 100
+NOBODY = -1  # the owner of a sample that a partition leaves out
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ def deal_out(dataset: Dataset, settings: DataSettings, seed: int) -> Partition:
 def make_partition(labels: Indices, classes: list[str], settings: DataSettings, seed: int) -> Partition:
     """Deal the training set out as ``settings`` say and split each client's share into train and test."""
     if settings.partition == "given":
-        raise UserError("data.partition = 'given' needs run(data=[...]) in Python; choose dirichlet, iid or shards")
+        raise UserError("data.partition = 'given' needs run(data=[...]) in Python; see: fedetf list partitions")
     drawn = _draw(labels, settings, seed)
     partition = split_parts(drawn.parts, labels, classes, settings.test_fraction, seed)
     return replace(partition, draws=drawn.draws, repaired=drawn.repaired)
@@ -165,19 +175,26 @@ def _parts_of(labels: Sequence[Any] | NDArray[Any], given: dict[str, Any], seed:
     return _draw(classes.astype(np.int64), checked.data, checked.seed).parts
 
 
-# --- the three ways to share, each (RandomState) -> owner of each sample --------------------------------------------
-
-Sharing = Callable[[np.random.RandomState], Indices]
+# --- the ways to share, each (labels, settings, RandomState) -> the samples of each client ----------------------------
 
 
-def _sharing(labels: Indices, settings: DataSettings) -> Sharing:
-    by_class = [np.flatnonzero(labels == c) for c in np.unique(labels)]
-    K = settings.clients
-    if settings.partition == "iid":
-        return lambda rng: rng.permutation(np.arange(len(labels)) % K)
-    if settings.partition == "shards":
-        return lambda rng: _by_shards(by_class, K, settings.shards, rng)
-    return lambda rng: _by_dirichlet(by_class, K, settings.alpha, rng)
+def dirichlet(labels: Indices, settings: DataSettings, rng: np.random.RandomState) -> list[Indices]:
+    """Of each class, clients get shares that are drawn from Dirichlet(data.alpha) (paper)."""
+    return _parts(_by_dirichlet(_by_class(labels), settings.clients, settings.alpha, rng), settings.clients)
+
+
+def iid(labels: Indices, settings: DataSettings, rng: np.random.RandomState) -> list[Indices]:
+    """An even random split."""
+    return _parts(rng.permutation(np.arange(len(labels)) % settings.clients), settings.clients)
+
+
+def shards(labels: Indices, settings: DataSettings, rng: np.random.RandomState) -> list[Indices]:
+    """Each client holds data.shards classes."""
+    return _parts(_by_shards(_by_class(labels), settings.clients, settings.shards, rng), settings.clients)
+
+
+def _by_class(labels: Indices) -> list[Indices]:
+    return [np.flatnonzero(labels == c) for c in np.unique(labels)]
 
 
 def _by_dirichlet(by_class: list[Indices], K: int, alpha: float, rng: np.random.RandomState) -> Indices:
@@ -216,6 +233,43 @@ def _by_shards(by_class: list[Indices], K: int, shards: int, rng: np.random.Rand
     return owner
 
 
+# --- partitions by name ---------------------------------------------------------------------------------------------
+
+
+def _plugin(found: Any, name: str) -> Deal:
+    """A package's or the user's own way to share: its errors are one line, and what it gives is checked."""
+    if not callable(found):
+        raise UserError(f"{name} is not a function that deals samples out; see docs/guides/plugins.md")
+
+    def deal(labels: Indices, settings: DataSettings, rng: np.random.RandomState) -> list[Indices]:
+        given = guarded(lambda: [np.asarray(part) for part in found(labels, settings, rng)], f"{name} failed")
+        if len(given) != settings.clients:
+            raise UserError(f"{name} gives {len(given)} parts for {settings.clients} clients; give one for each")
+        if any(part.ndim != 1 or (len(part) and part.dtype.kind not in "iu") for part in given):
+            raise UserError(f"{name} gives parts that are not lists of whole numbers; give indices of samples")
+        parts = [np.sort(part).astype(np.int64) for part in given]
+        dealt = np.concatenate(parts)
+        if len(dealt) and not 0 <= dealt.min() <= dealt.max() < len(labels):
+            raise UserError(f"{name} gives samples that do not exist; indices go from 0 to {len(labels) - 1}")
+        if len(np.unique(dealt)) < len(dealt):
+            raise UserError(f"{name} gives a sample twice; a sample belongs to one client at most")
+        return parts
+
+    deal.__doc__ = found.__doc__
+    return deal
+
+
+registry = Registry[Deal](
+    "partition", "fedetf.partitions", "data.partition =", {f.__name__: f for f in (dirichlet, iid, shards)}, _plugin
+)
+
+
+def check_partition(settings: DataSettings) -> None:
+    """Raise UserError if there is no such partition, or its code cannot be imported."""
+    if settings.partition != "given" and settings.site_column is None:
+        registry.find(settings.partition)
+
+
 # --- bounded redraws and the repair ---------------------------------------------------------------------------------
 
 
@@ -232,15 +286,15 @@ def _draw(labels: Indices, settings: DataSettings, seed: int) -> _Drawn:
         raise UserError(
             f"{len(labels)} samples cannot give {K} clients {min_size} each; lower --clients or data.min_size"
         )
-    sharing = _sharing(labels, settings)
+    deal = registry.find(settings.partition)
     smallest = 0
     for draw in range(REDRAWS + 1):
         # The first draw takes the plain seed, as the authors did; see _by_dirichlet.
         rng = np.random.RandomState(seed if draw == 0 else derive(seed, "partition", draw) % 2**32)
-        owner = sharing(rng)
-        sizes = np.bincount(owner, minlength=K)
+        parts = deal(labels, settings, rng)
+        sizes = np.array([len(part) for part in parts])
         if sizes.min() >= min_size:
-            return _Drawn(_parts(owner, K), draw + 1, [])
+            return _Drawn(parts, draw + 1, [])
         smallest = max(smallest, int(sizes.min()))
     if settings.strict:
         raise UserError(
@@ -248,6 +302,9 @@ def _draw(labels: Indices, settings: DataSettings, seed: int) -> _Drawn:
             f"{min_size} samples (at best {smallest}); change them or the seed, or leave data.strict off"
         )
     small = np.flatnonzero(sizes < min_size).tolist()
+    owner = np.full(len(labels), NOBODY)
+    for k, part in enumerate(parts):
+        owner[part] = k
     _repair(owner, sizes, min_size, rng)
     warnings.warn(
         f"after {REDRAWS} redraws with {name}, {len(small)} of {K} clients still had fewer than {min_size} samples; "
@@ -268,5 +325,7 @@ def _repair(owner: Indices, sizes: Indices, min_size: int, rng: np.random.Random
 
 
 def _parts(owner: Indices, K: int) -> list[Indices]:
+    """The samples of each of K owners, in order; those of nobody are left out."""
     order = np.argsort(owner, kind="stable")
-    return np.split(order, np.bincount(owner, minlength=K).cumsum()[:-1])
+    ends = np.bincount(owner - NOBODY, minlength=K + 1).cumsum()
+    return np.split(order, ends[:-1])[1:]

@@ -1,11 +1,10 @@
 """The methods, one file each."""
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
 from fedetf.config import validated
-from fedetf.errors import UserError, unknown
+from fedetf.errors import UserError
 from fedetf.forms import LikeParameters, Rows, Vector
 from fedetf.methods.authors import AUTHORS
 from fedetf.methods.base import Method, Scope, check_private
@@ -19,7 +18,7 @@ from fedetf.methods.fedproto import FedProto
 from fedetf.methods.fedprox import FedProx
 from fedetf.methods.fedrep import FedRep
 from fedetf.methods.fedrod import FedRoD
-from fedetf.own_code import is_own, load_own, loaded
+from fedetf.plugins import Registry
 from fedetf.server import Server, Upload
 
 _ALL = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH, FedETF)
@@ -38,6 +37,7 @@ __all__ = [
     "find_method",
     "is_method",
     "make_method",
+    "registry",
 ]
 
 
@@ -53,22 +53,18 @@ def make_method(section: Mapping[str, Any], fidelity: str = "paper", own: type[M
 
 def find_method(name: str) -> type[Method]:
     """A method's class: one of the ten, one of an installed package, or ``path/to/file.py:Name`` of your own."""
-    if name in METHODS:
-        return METHODS[name]
-    if is_own(name):
-        return _checked(load_own(name, "method"), name)
-    for entry in entry_points(group="fedetf.methods"):
-        if entry.name == name:
-            return _checked(loaded(entry.load, name), name)
-    raise unknown("method", name, METHODS, "FILE.py:NAME of your own")
+    return registry.find(name)
 
 
 def is_method(name: str) -> bool:
     """Whether :func:`find_method` knows where to look for a name."""
-    return name in METHODS or is_own(name) or any(entry.name == name for entry in entry_points(group="fedetf.methods"))
+    return registry.is_known(name)
 
 
 def _checked(found: Any, name: str) -> type[Method]:
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError(f"{name} is not a subclass of fedetf.Method")
     return found
+
+
+registry = Registry("method", "fedetf.methods", "--method", METHODS, _checked)

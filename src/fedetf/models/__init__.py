@@ -4,10 +4,12 @@ All convolutional ones are made for small images (a 3x3 stem of stride 1, no poo
 number of channels and any size from 8x8 on.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,31 +22,38 @@ from fedetf.models.efficientnet import EfficientNetB0
 from fedetf.models.mlp import MLP
 from fedetf.models.mobilenetv2 import MobileNetV2
 from fedetf.models.resnet import ResNet
-from fedetf.own_code import is_own, load_own, loaded
+from fedetf.own_code import guarded
+from fedetf.plugins import Registry, first_line
 from fedetf.rng import global_stream
 
 __all__ = [
     "Encoder",
     "ModelInfo",
     "build_encoder",
+    "check_model",
     "describe_models",
     "encoder_shapes",
     "is_model",
     "model_names",
     "own_encoder",
+    "registry",
 ]
+
+Factory = Callable[..., nn.Module]  # of no argument, or of the shape of one input
 
 MIN_SIZE = 8  # pixels: densenet121 halves an image three times, rounding down, and one must be left
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model as shown to the user; the parameters are those of the encoder for 3x32x32 images."""
+    """A model as shown to the user; the numbers are those of the encoder for 3x32x32 images, None for a plug-in."""
 
     name: str
     description: str
-    parameters: int
-    features: int
+    parameters: int | None
+    features: int | None
+    package: str = "fedetf"
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,26 +82,40 @@ def model_names() -> list[str]:
 
 
 def is_model(name: str) -> bool:
-    """Whether a name says where the encoder comes from: one of these, or code of the user's own."""
-    return name in _MODELS or is_own(name)
+    """Whether a name says where the encoder comes from: one of these, of a package, or code of the user's own."""
+    return registry.is_known(name)
 
 
-def own_encoder(name: str, seed: int) -> nn.Module | None:
-    """The encoder of ``package.module:factory`` or ``FILE.py:factory``; None for another kind of name.
+def check_model(name: str) -> None:
+    """Raise UserError if there is no such model, or its code cannot be imported."""
+    registry.find(name)
 
-    The factory takes no argument and gives any ``nn.Module`` from a batch of inputs to ``[batch, features]``. What it
-    draws from PyTorch's global generator is the same whenever the seed is.
+
+def own_encoder(name: str, shape: tuple[int, ...], seed: int) -> nn.Module | None:
+    """The encoder of an installed package, ``package.module:factory`` or ``FILE.py:factory``; None for one of fedetf's.
+
+    The factory takes the ``shape`` of one input, or nothing, and gives any ``nn.Module`` from a batch of inputs to
+    ``[batch, features]``. What it draws from PyTorch's global generator is the same whenever the seed is.
     """
-    if not is_own(name):
+    if name in _MODELS:
         return None
-    factory = load_own(name, "model")
-    if not callable(factory):
-        raise UserError(f"{name} is not a function that makes an encoder; check --model package.module:factory")
+    factory = registry.find(name)
+    given = [shape] if _takes_shape(factory) else []
     with global_stream(seed, "init-encoder"):
-        encoder = loaded(factory, f"the encoder of {name}")
+        encoder = guarded(lambda: factory(*given), f"the encoder {name} cannot be made")
     if not isinstance(encoder, nn.Module):
         raise UserError(f"{name} gives {type(encoder).__name__}, not a torch.nn.Module")
     return encoder
+
+
+def _takes_shape(factory: Factory) -> bool:
+    """Whether a factory has a parameter that must be given."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # of a class or function that is not written in Python
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in positional and p.default is p.empty for p in parameters)
 
 
 def build_encoder(name: str, shape: tuple[int, ...], fidelity: str = "paper") -> Encoder:
@@ -103,7 +126,7 @@ def build_encoder(name: str, shape: tuple[int, ...], fidelity: str = "paper") ->
     UserError for an unknown name or a shape that the model cannot take.
     """
     if name not in _MODELS:
-        raise unknown("model", name, _MODELS, "package.module:factory of your own")
+        raise unknown("model", name, registry.names(), "package.module:factory of your own")
     if len(shape) not in (1, 3) or min(shape) < 1:
         raise UserError(f"inputs must be (channels, height, width) or (length,), not {shape}")
     size = math.prod(shape) if name == "mlp" else _channels(name, shape)
@@ -116,8 +139,11 @@ def build_encoder(name: str, shape: tuple[int, ...], fidelity: str = "paper") ->
 
 
 def describe_models() -> list[ModelInfo]:
-    """Return all models with their sizes."""
-    return [_describe(name) for name in _MODELS]
+    """Return all models: fedetf's own with their sizes, and those of installed packages, which are not built."""
+    plugins = [listed for listed in registry.listing() if listed.name not in _MODELS or listed.error]
+    return [_describe(name) for name in _MODELS] + [
+        ModelInfo(each.name, first_line(each.thing), None, None, each.package, each.error) for each in plugins
+    ]
 
 
 def encoder_shapes(name: str, shape: tuple[int, ...]) -> dict[str, torch.Size]:
@@ -144,3 +170,14 @@ def _channels(name: str, shape: tuple[int, ...]) -> int:
     if min(height, width) < MIN_SIZE:
         raise UserError(f"{name} takes images from {MIN_SIZE}x{MIN_SIZE} pixels on, not {height}x{width}")
     return channels
+
+
+def _checked(found: Any, name: str) -> Factory:
+    if not callable(found):
+        raise UserError(f"{name} is not a function that makes an encoder; see docs/guides/plugins.md")
+    factory: Factory = found
+    return factory
+
+
+_FACTORIES = {name: partial(build_encoder, name) for name in _MODELS}
+registry = Registry[Factory]("model", "fedetf.encoders", "--model", _FACTORIES, _checked)

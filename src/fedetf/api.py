@@ -27,6 +27,7 @@ from fedetf.models import check_model, is_model
 from fedetf.runs import RunFolder, check_free, last_attempt, locked
 from fedetf.state import load_state
 from fedetf.tracking import MLflow, TensorBoard
+from fedetf.transforms import make_compression
 
 # The short names that flags and keyword arguments have for the commonest settings.
 SHORT = {
@@ -325,6 +326,7 @@ def _checked(job: Job) -> Job:
         raise UserError("data.augment does nothing for a frozen encoder, which sees every image once; leave it out")
     if settings.update.noise:
         check_private(job.method)
+    make_compression(settings.update)
     choose(settings.engine)
     job.build_net()  # an unknown model, or one that does not fit the images, is found before anything is written
     return job

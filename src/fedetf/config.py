@@ -131,6 +131,9 @@ class UpdateSettings(Section):
     )
     top_k: Fraction = Field(1.0, description="share of each tensor's entries that is sent, the largest; 1: all")
     bits: Literal[1, 2, 4, 8, 32] = Field(32, description="bits for each number that is sent; 32: as it is")
+    transform: str | None = Field(
+        None, description="one more transform of what is sent, before those; see: fedetf list transforms"
+    )
     clip: Positive | None = Field(None, description="largest length of an update; a longer one is scaled down to it")
     noise: NonNegative = Field(
         0.0, description="noise on the mean of the updates, as a multiple of update.clip: differential privacy"
@@ -141,9 +144,9 @@ class UpdateSettings(Section):
     def _make_sense_together(self) -> "UpdateSettings":
         if self.noise and self.clip is None:
             raise PydanticCustomError("noise", "noise needs a bound on every update; set update.clip too")
-        if self.noise and (self.top_k < 1 or self.bits < 32):
+        if self.noise and (self.top_k < 1 or self.bits < 32 or self.transform is not None):
             raise PydanticCustomError(
-                "noise", "what top_k and bits keep back for the next round would escape the clipping; choose either"
+                "noise", "what compression keeps back for the next round would escape the clipping; choose either"
             )
         return self
 

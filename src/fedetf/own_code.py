@@ -45,6 +45,7 @@ _BRINGS_CODE: dict[str, Callable[[str], bool]] = {
     "data.name": is_own_dataset,
     "data.partition": is_own,
     "measure.metrics": is_own,
+    "update.transform": is_own,
 }
 CODE = frozenset({*_BRINGS_CODE, "engine.address"})
 

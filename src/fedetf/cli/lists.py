@@ -106,6 +106,15 @@ def _plugins(kind: str) -> list[Row]:
     return [_row(each, first_line(each.thing)) for each in registry.listing()]
 
 
+def _transforms() -> list[Row]:
+    from fedetf.plugins import Listed, first_line
+    from fedetf.transforms import Quantise, TopK, registry
+
+    own = {"update.top_k": TopK, "update.bits": Quantise}
+    rows = [_row(Listed(name, "fedetf", thing), first_line(thing)) for name, thing in own.items()]
+    return rows + [_row(each, first_line(each.thing)) for each in registry.listing()]
+
+
 def _presets() -> list[Row]:
     from fedetf.config import preset_description, preset_names
 
@@ -130,5 +139,5 @@ LISTS: dict[str, Callable[[], list[Row]]] = {
     "partitions": _partitions,
     "presets": _presets,
     "settings": _settings_rows,
-    "transforms": lambda: _plugins("transform"),
+    "transforms": _transforms,
 }

@@ -2,15 +2,18 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedetf.config import UpdateSettings
-from fedetf.errors import RunError
+from fedetf.errors import RunError, UserError
+from fedetf.own_code import guarded
+from fedetf.plugins import Registry
 from fedetf.state import State, select, widest
 from fedetf.transforms.base import Shapes, Transform
 from fedetf.transforms.quantise import Quantise
 from fedetf.transforms.topk import TopK
 
-__all__ = ["Compression", "Quantise", "TopK", "Transform", "make_compression"]
+__all__ = ["Compression", "Quantise", "TopK", "Transform", "make_compression", "registry"]
 
 
 CODED = "coded/"  # before the names of what travels instead of the update
@@ -68,10 +71,23 @@ class Compression:
 
 
 def make_compression(settings: UpdateSettings) -> Compression:
-    """The transforms of ``update.top_k`` and ``update.bits``; none in their neutral positions."""
+    """The transforms of ``update.transform``, ``update.top_k`` and ``update.bits``; none in their neutral positions."""
     transforms: list[Transform] = []
+    if settings.transform is not None:
+        made = registry.find(settings.transform)
+        transforms.append(guarded(made, f"the transform {settings.transform} cannot be made"))
     if settings.top_k < 1:
         transforms.append(TopK(settings.top_k))
     if settings.bits < 32:
         transforms.append(Quantise(settings.bits))
     return Compression(transforms)
+
+
+def _checked(found: Any, name: str) -> type[Transform]:
+    if not (isinstance(found, type) and issubclass(found, Transform)):
+        raise UserError(f"{name} is not a class with encode, decode and shapes, see fedetf.transforms.Transform")
+    return found
+
+
+# fedetf's own have settings of their own: update.top_k and update.bits.
+registry: Registry[type[Transform]] = Registry("transform", "fedetf.transforms", "--set update.transform", {}, _checked)

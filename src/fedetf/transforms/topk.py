@@ -16,8 +16,9 @@ VALUES, PLACES = "/values", "/places"
 
 @dataclass(frozen=True)
 class TopK:
-    """Of each tensor the k = max(1, ⌈share·d⌉) entries of largest size, and where they stood; of equal ones the first.
+    """Of each tensor the largest entries, and where they stood.
 
+    k = max(1, ⌈share·d⌉) of them; of equal ones the first.
     Places travel as numbers of four bytes or as one bit for each entry, whichever is less.
     """
 

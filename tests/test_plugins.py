@@ -62,6 +62,19 @@ def in_order(labels, settings, rng):
     return np.array_split(np.arange(len(labels)), settings.clients)
 
 
+class Halves:
+    """Numbers of half the size."""
+
+    def encode(self, update):
+        return {name: tensor.half() for name, tensor in update.items()}
+
+    def decode(self, sent, shapes):
+        return {name: sent[name].float().reshape(shape) for name, shape in shapes.items()}
+
+    def shapes(self, shapes):
+        return shapes
+
+
 number = 3
 '''
 # What the package brings: entry points by what `fedetf list` calls the kind. A further kind (a metric, a transform) is
@@ -71,8 +84,10 @@ BRINGS = {
     "models": ("fedetf.encoders", "seven", "seven", "Seven features of anything"),
     "datasets": ("fedetf.datasets", "corners", "corners", "Three classes at the corners of a triangle"),
     "partitions": ("fedetf.partitions", "in-order", "in_order", "The first samples to the first client"),
+    "transforms": ("fedetf.transforms", "halves", "Halves", "Numbers of half the size"),
 }
 USED = ["--method", "unbiased", "--model", "seven", "--dataset", "corners", "--set", "data.partition=in-order"]
+USED += ["--set", "update.transform=halves"]
 SMALL = ["--clients", "3", "--rounds", "2", "--epochs", "1", "--set", "method.strength=2.0"]
 
 

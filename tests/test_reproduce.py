@@ -13,7 +13,6 @@ from fedetf.config import resolve
 from fedetf.data.partition import make_partition
 from fedetf.errors import UserError
 from fedetf.methods import METHODS
-from fedetf.records import RoundLine, RunResult
 from fedetf.report.reproduction import _marked, really_run, write_reproduction
 from fedetf.reproduce.experiment import (
     Claim,
@@ -27,6 +26,7 @@ from fedetf.reproduce.experiment import (
 )
 from fedetf.reproduce.results import Results, Run, in_the_paper, judge, paper_values, sentence
 from fedetf.reproduce.run import reproduce
+from fedetf.runs.records import RoundLine, RunResult
 
 TABLES = ["table1", "table2", "table3", "table4", "table5"]
 FIGURES = ["fig1", "fig4", "fig5", "fig6", "fig7"]

@@ -23,9 +23,9 @@ from fedetf.files import RECORD, is_file, read_text, real_folder
 from fedetf.heads import Net
 from fedetf.methods import Method, is_method, make_method
 from fedetf.models import is_model, own_encoder
-from fedetf.runs import RunFolder, check_free, last_attempt, locked
+from fedetf.runs.folder import RunFolder, check_free, last_attempt, locked
+from fedetf.runs.tracking import MLflow, TensorBoard
 from fedetf.state import load_state
-from fedetf.tracking import MLflow, TensorBoard
 
 # The short names that flags and keyword arguments have for the commonest settings.
 SHORT = {

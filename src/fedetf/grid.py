@@ -14,7 +14,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedetf.api import execute, from_short, go_on, prepare
-from fedetf.commands import command, note
 from fedetf.config import Settings, resolve
 from fedetf.data import Dataset, load_dataset
 from fedetf.errors import RunError, UserError
@@ -22,9 +21,10 @@ from fedetf.federation import Listener
 from fedetf.files import is_file, make_folder, write_whole
 from fedetf.methods import find_method, make_method
 from fedetf.own_code import CODE, is_own, source_file
-from fedetf.records import read_result
 from fedetf.redact import bare, redacted
-from fedetf.runs import LOCK, file_name
+from fedetf.runs.commands import command, note
+from fedetf.runs.folder import LOCK, file_name
+from fedetf.runs.records import read_result
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fedetf.files import UnfitFile, is_file, real_folder
 from fedetf.heads import Net
 from fedetf.methods import Method, find_method, is_method, make_method
 from fedetf.models import encoder_shapes, is_model, own_encoder
-from fedetf.records import MOST_INPUTS, ModelNote, fitting, read_holdings, read_result
+from fedetf.runs.records import MOST_INPUTS, ModelNote, fitting, read_holdings, read_result
 from fedetf.state import State, load_checked
 
 

@@ -29,7 +29,7 @@ def partition_command(options: argparse.Namespace) -> None:
     from fedetf.files import make_folder, write_whole
     from fedetf.report.figures import partition_figure, save_figure
     from fedetf.report.tables import partition_table
-    from fedetf.runs import check_free, default_folder
+    from fedetf.runs.folder import check_free, default_folder
 
     settings = chosen_settings(options)
     out: Path = options.out or default_folder(settings, "partition")

@@ -64,7 +64,7 @@ def run_command(options: argparse.Namespace) -> None:
     settings = chosen_settings(options)
     _start_early(settings)
     from fedetf.api import execute
-    from fedetf.runs import check_free, default_folder
+    from fedetf.runs.folder import check_free, default_folder
 
     out = options.out or default_folder(settings, settings.method.name)
     check_free(out)

@@ -20,7 +20,7 @@ from fedetf.errors import UserError
 from fedetf.files import is_file, read_json, write_whole
 from fedetf.flower.federate import Federate
 from fedetf.methods import Method
-from fedetf.records import Count, fitting
+from fedetf.runs.records import Count, fitting
 from fedetf.soundness import is_variance, unsound
 from fedetf.state import State, WeightedMean
 

@@ -24,7 +24,7 @@ from fedetf.flower.engine import FlowerEngine
 from fedetf.flower.federate import Federate
 from fedetf.flower.privacy import PrivacyLedger, check_method
 from fedetf.methods import Server, make_method
-from fedetf.records import fitting
+from fedetf.runs.records import fitting
 
 LOG = logging.getLogger("flwr")
 

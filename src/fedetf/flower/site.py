@@ -25,7 +25,7 @@ from fedetf.flower.federate import Federate, underscored
 from fedetf.flower.messages import Order
 from fedetf.flower.states import KeptStates
 from fedetf.methods import Scope, make_method
-from fedetf.runs import about_model
+from fedetf.runs.folder import about_model
 from fedetf.soundness import defect, other_type
 from fedetf.state import State, save_state
 

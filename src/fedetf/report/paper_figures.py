@@ -10,10 +10,10 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from fedetf.data import Partition
-from fedetf.records import read_holdings
 from fedetf.report.figures import MARKERS, draw_holdings
 from fedetf.reproduce.results import Run
 from fedetf.reproduce.run import Reproduction
+from fedetf.runs.records import read_holdings
 from fedetf.state import load_state
 
 Floats = NDArray[np.float64]

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedetf.commands import COMMAND
 from fedetf.config import ADDRESSES, UpdateSettings, flat
 from fedetf.errors import UserError
 from fedetf.files import RECORD, UnfitFile, is_file, read_text, read_toml
 from fedetf.grid import by_reason
-from fedetf.records import Holdings, RoundLine, RunResult, read_holdings, read_result, read_rounds
 from fedetf.redact import redacted
+from fedetf.runs.commands import COMMAND
+from fedetf.runs.records import Holdings, RoundLine, RunResult, read_holdings, read_result, read_rounds
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedetf.config import Section, Settings, flat, resolve, validated
 from fedetf.errors import UserError, unknown
 from fedetf.files import packaged
 from fedetf.grid import Cell, deciding
-from fedetf.runs import file_name
+from fedetf.runs.folder import file_name
 
 if sys.version_info >= (3, 11):
     import tomllib

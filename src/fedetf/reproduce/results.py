@@ -9,8 +9,8 @@ from pathlib import Path
 from fedetf.config import LAST
 from fedetf.errors import UserError
 from fedetf.files import UnfitFile
-from fedetf.records import RoundLine, RunResult, read_result, read_rounds
 from fedetf.reproduce.experiment import ACCURACIES, FIRST_STEP, Claim, Experiment, Trial
+from fedetf.runs.records import RoundLine, RunResult, read_result, read_rounds
 
 
 @dataclass

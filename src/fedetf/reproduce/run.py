@@ -14,7 +14,7 @@ from fedetf.errors import UserError
 from fedetf.grid import GridProgress, first_data, run_cells
 from fedetf.reproduce.experiment import Experiment, Part, Scale, ScaleName, Trial, load_experiment, load_scale, plan
 from fedetf.reproduce.results import Results, collect
-from fedetf.runs import file_name, locked
+from fedetf.runs.folder import file_name, locked
 
 LONGEST = 100  # letters of a file's name
 

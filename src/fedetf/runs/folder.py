@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from fedetf.checkpoints import Checkpoint, newest
+from fedetf.runs.checkpoints import Checkpoint, newest
 from fedetf.config import Settings
 from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
@@ -23,7 +23,7 @@ from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.files import UnfitFile, append, is_file, make_folder, real_folder, remove, write_whole
 from fedetf.methods import Server
-from fedetf.records import PersonalNote, fitting
+from fedetf.runs.records import PersonalNote, fitting
 from fedetf.redact import bare
 from fedetf.state import load_checked, save_state
 

@@ -33,8 +33,8 @@ from fedetf.cli.reproduce import chosen_part
 from fedetf.files import write_whole
 from fedetf.grid import Cell
 from fedetf.grid import plan as plan_comparison
-from fedetf.reproduce.experiment import load_experiment
-from fedetf.reproduce.experiment import plan as plan_experiment
+from fedetf.paper.experiment import load_experiment
+from fedetf.paper.experiment import plan as plan_experiment
 
 HERE = Path(__file__).resolve().parent
 KEPT = ("config.toml", "rounds.jsonl", "result.json")  # the last last: it says that a run is whole

@@ -13,8 +13,7 @@ from fedetf.config import resolve
 from fedetf.data.partition import make_partition
 from fedetf.errors import UserError
 from fedetf.methods import METHODS
-from fedetf.report.reproduction import _marked, really_run, write_reproduction
-from fedetf.reproduce.experiment import (
+from fedetf.paper.experiment import (
     Claim,
     Part,
     ScaleName,
@@ -24,8 +23,9 @@ from fedetf.reproduce.experiment import (
     load_scale,
     plan,
 )
-from fedetf.reproduce.results import Results, Run, in_the_paper, judge, paper_values, sentence
-from fedetf.reproduce.run import reproduce
+from fedetf.paper.run import reproduce
+from fedetf.paper.tables import _marked, really_run, write_reproduction
+from fedetf.paper.verdicts import Results, Run, in_the_paper, judge, paper_values, sentence
 from fedetf.runs.records import RoundLine, RunResult
 
 TABLES = ["table1", "table2", "table3", "table4", "table5"]

@@ -12,8 +12,8 @@ from fedetf.config import BESIDE, Settings, resolve
 from fedetf.data import Partition, deal_out, load_dataset
 from fedetf.errors import UserError
 from fedetf.grid import GridProgress, first_data, run_cells
-from fedetf.reproduce.experiment import Experiment, Part, Scale, ScaleName, Trial, load_experiment, load_scale, plan
-from fedetf.reproduce.results import Results, collect
+from fedetf.paper.experiment import Experiment, Part, Scale, ScaleName, Trial, load_experiment, load_scale, plan
+from fedetf.paper.verdicts import Results, collect
 from fedetf.runs.folder import file_name, locked
 
 LONGEST = 100  # letters of a file's name

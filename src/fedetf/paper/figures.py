@@ -10,9 +10,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from fedetf.data import Partition
+from fedetf.paper.run import Reproduction
+from fedetf.paper.verdicts import Run
 from fedetf.report.figures import MARKERS, draw_holdings
-from fedetf.reproduce.results import Run
-from fedetf.reproduce.run import Reproduction
 from fedetf.runs.records import read_holdings
 from fedetf.state import load_state
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedetf.config import LAST
 from fedetf.errors import UserError
 from fedetf.files import UnfitFile
-from fedetf.reproduce.experiment import ACCURACIES, FIRST_STEP, Claim, Experiment, Trial
+from fedetf.paper.experiment import ACCURACIES, FIRST_STEP, Claim, Experiment, Trial
 from fedetf.runs.records import RoundLine, RunResult, read_result, read_rounds
 
 

@@ -1,4 +1,4 @@
-"""An experiment of the paper, as ``presets/paper/<name>.toml`` has it, and its runs at some scale."""
+"""An experiment of the paper, as ``paper/experiments/<name>.toml`` has it, and its runs at some scale."""
 
 import hashlib
 import sys
@@ -118,11 +118,11 @@ def load_scale(name: str) -> Scale:
 
 
 def _folder() -> Any:
-    return resources.files("fedetf").joinpath("presets").joinpath("paper")
+    return resources.files("fedetf").joinpath("paper").joinpath("experiments")
 
 
 def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads(packaged("presets", "paper", f"{name}.toml"))
+    return tomllib.loads(packaged("paper", "experiments", f"{name}.toml"))
 
 
 @dataclass(frozen=True)

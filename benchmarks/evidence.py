@@ -35,9 +35,11 @@ from fedetf.grid import Cell
 from fedetf.grid import plan as plan_comparison
 from fedetf.paper.experiment import load_experiment
 from fedetf.paper.experiment import plan as plan_experiment
+from fedetf.runs.read import is_done, read_holdings, rounds_so_far
+from fedetf.runs.records import CONFIG, PARTITION, RESULT, ROUNDS
 
 HERE = Path(__file__).resolve().parent
-KEPT = ("config.toml", "rounds.jsonl", "result.json")  # the last last: it says that a run is whole
+KEPT = (CONFIG, ROUNDS, RESULT)  # the last last: it says that a run is whole
 # and of partition.json who holds how many of a class
 PR_SET_PDEATHSIG = 1  # Linux: the signal that a process gets when its parent dies
 
@@ -56,12 +58,12 @@ class Command:
 
     def done(self, out: Path) -> int:
         """How many of its runs are there."""
-        return sum((out / cell.folder / "result.json").is_file() for cell in self.cells)
+        return sum(is_done(out / cell.folder) for cell in self.cells)
 
     def seconds_left(self, out: Path) -> float | None:
         """At the pace of the rounds that it has done; None if there are none."""
-        rounds = [read_rounds(out / cell.folder) for cell in self.cells]
-        paces = [line["seconds"] for lines in rounds for line in lines]
+        rounds = [rounds_so_far(out / cell.folder) for cell in self.cells]
+        paces = [line.seconds for lines in rounds for line in lines]
         total = sum(cell.settings.train.rounds for cell in self.cells)
         return statistics.mean(paces) * (total - len(paces)) if paces else None
 
@@ -89,15 +91,6 @@ def planned(words: list[str]) -> Iterator[Cell]:
         yield from plan_comparison(options.methods, seeds, options.source, settings, equal, options.out)[1]
     else:
         raise SystemExit(f"error: the list takes fedetf reproduce and fedetf compare, not: {shlex.join(words)}")
-
-
-def read_rounds(folder: Path) -> list[dict]:
-    """The rounds that a run has done; a last line that is being written is left out."""
-    try:
-        lines = (folder / "rounds.jsonl").read_text("utf-8").splitlines(keepends=True)
-    except OSError:
-        return []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 # --- the three commands -----------------------------------------------------------------------------------------------
@@ -187,10 +180,10 @@ def keep(commands: list[Command], out: Path, results: Path = HERE / "results") -
     """Copy what the documentation is made from, also of runs that are not finished."""
     for cell in (cell for command in commands for cell in command.cells):
         source, target = out / cell.folder, results / cell.folder
-        if not (source / "partition.json").is_file():
+        if not (source / PARTITION).is_file():
             continue
-        clients = json.loads((source / "partition.json").read_text("utf-8"))["clients"]
-        write_whole(target_file(target, "counts.json"), (json.dumps([c["counts"] for c in clients]) + "\n").encode())
+        counts = [client.counts for client in read_holdings(source).clients]
+        write_whole(target_file(target, "counts.json"), (json.dumps(counts) + "\n").encode())
         for name in KEPT:
             if (source / name).is_file():
                 write_whole(target / name, (source / name).read_bytes())
@@ -207,7 +200,7 @@ def restore(commands: list[Command], out: Path, results: Path = HERE / "results"
     """Put finished runs back that were kept, so that a new machine does not run them again."""
     for cell in (cell for command in commands for cell in command.cells):
         source, target = results / cell.folder, out / cell.folder
-        if (source / "result.json").is_file() and not target.exists():
+        if is_done(source) and not target.exists():
             for name in KEPT:
                 write_whole(target_file(target, name), (source / name).read_bytes())
 

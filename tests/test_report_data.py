@@ -19,7 +19,7 @@ from fedetf.report.curves import curve, measure_charts
 from fedetf.report.groups import arrange
 from fedetf.report.html import safe_json, tag
 from fedetf.report.page import write_report
-from fedetf.report.runs_data import gather
+from fedetf.runs.read import gather
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,8 @@ from fedetf.paper.experiment import (
 )
 from fedetf.paper.run import reproduce
 from fedetf.paper.tables import _marked, really_run, write_reproduction
-from fedetf.paper.verdicts import Results, Run, in_the_paper, judge, paper_values, sentence
+from fedetf.paper.verdicts import Results, in_the_paper, judge, paper_values, sentence
+from fedetf.runs.read import Run
 from fedetf.runs.records import RoundLine, RunResult
 
 TABLES = ["table1", "table2", "table3", "table4", "table5"]
@@ -200,7 +201,7 @@ def made_result(**values: object) -> RunResult:
 def made_up(**general: float) -> Results:
     def run(value: float, seed: int) -> Run:
         rounds = [RoundLine(round=t + 1, measures={"nc2": value + t}) for t in range(7)]
-        return Run(seed, made_result(general_last5=value), rounds, Path())
+        return Run(Path(), made_result(seed=seed, general_last5=value), rounds)
 
     return Results({(row, "here"): [run(value, 8), run(value, 9)] for row, value in general.items()})
 
@@ -227,7 +228,7 @@ def test_claims_in_one_line() -> None:
 
 def test_only_seeds_that_both_have_are_compared() -> None:
     results = made_up(A=0.3, B=0.4)
-    lucky = Run(10, made_result(general_last5=0.9), [], Path())
+    lucky = Run(Path(), made_result(seed=10, general_last5=0.9), [])
     results.runs["A", "here"].append(lucky)
     claim = Claim(text="t", metric="general", more="A", less=["B"])
     assert said(claim, results) == "t: no, -10.0 points"
@@ -262,9 +263,9 @@ def test_a_figure_of_measures_needs_them(no: str, capsys: pytest.CaptureFixture[
 
 
 def test_the_first_step_of_finetuning() -> None:
-    steps = Run(8, made_result(personal=0.9, personal_curve=[0.1, 0.5, 0.9]), [], Path())
+    steps = Run(Path(), made_result(personal=0.9, personal_curve=[0.1, 0.5, 0.9]), [])
     assert steps.value("personal_first") == 0.5
-    assert Run(8, made_result(personal=0.9), [], Path()).value("personal_first") == 0.9
+    assert Run(Path(), made_result(personal=0.9), []).value("personal_first") == 0.9
 
 
 def test_the_best_two_are_those_on_common_seeds() -> None:

@@ -24,7 +24,8 @@ from fedetf.own_code import CODE, is_own, source_file
 from fedetf.redact import bare, redacted
 from fedetf.runs.commands import command, note
 from fedetf.runs.folder import LOCK, file_name
-from fedetf.runs.records import read_result
+from fedetf.runs.read import by_reason, is_done, read_result
+from fedetf.runs.records import CONFIG, ERROR
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Cell:
     @property
     def done(self) -> bool:
         """Whether the run is there, from beginning to end."""
-        return is_file(self.folder / "result.json")
+        return is_done(self.folder)
 
     @property
     def name(self) -> str:
@@ -265,7 +266,7 @@ def run_cells(cells: Sequence[Cell], loaded: dict[Path, Dataset], progress: Grid
         listeners = progress.run_started(cell, number, len(cells))
         try:
             job = prepare(cell.settings, dataset=loaded.pop(cell.folder, None))
-            if is_file(cell.folder / "config.toml"):
+            if is_file(cell.folder / CONFIG):
                 go_on(job, cell.folder, listeners)  # a run of this grid that was cut short, see _check_same
             else:
                 execute(job, cell.folder, listeners)
@@ -283,7 +284,7 @@ def _keep_error(folder: Path, text: str) -> None:
     """Leave the traceback in the run's folder, under a name that says that the run is not whole."""
     with contextlib.suppress(OSError, UserError):  # the disk may be what failed
         make_folder(folder)
-        write_whole(folder / "error.part", text.encode(), private=True)
+        write_whole(folder / ERROR, text.encode(), private=True)
 
 
 def first_data(cells: Sequence[Cell]) -> dict[Path, Dataset]:
@@ -309,18 +310,6 @@ def first_data(cells: Sequence[Cell]) -> dict[Path, Dataset]:
     return {}  # there is nothing to run
 
 
-def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
-    """Each reason once, with the names that it was given for.
-
-    >>> by_reason({"a": "no data", "b": "no memory", "c": "no data"})
-    {'no data': ['a', 'c'], 'no memory': ['b']}
-    """
-    names: dict[str, list[str]] = {}
-    for name, why in reasons.items():
-        names.setdefault(why, []).append(name)
-    return names
-
-
 def failures(failed: Mapping[str, str]) -> list[str]:
     """What to say of the runs that failed: a line for each reason."""
     return [f"Failed: {'; '.join(runs)}: {why}\n" for why, runs in by_reason(failed).items()]
@@ -332,7 +321,7 @@ def _check_same(cell: Cell) -> None:
         return
     if not cell.folder.is_dir() or cell.folder.is_symlink():
         raise UserError(f"{cell.folder} is not a folder of this comparison; give another --out")
-    config = cell.folder / "config.toml"
+    config = cell.folder / CONFIG
     if not is_file(config):
         if any(path.suffix != ".part" and path.name != LOCK for path in cell.folder.iterdir()):
             raise UserError(f"{cell.folder} exists and is not a run of this comparison; give another --out")

@@ -15,6 +15,7 @@ from fedetf.errors import UserError, unknown
 from fedetf.files import packaged
 from fedetf.grid import Cell, deciding
 from fedetf.runs.folder import file_name
+from fedetf.runs.read import ACCURACIES, FIRST_STEP
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,8 +24,6 @@ else:  # the same, before it moved here
 
 ScaleName = Literal["smoke", "small", "medium", "paper"]
 Flat = dict[str, Any]  # dotted keys -> values
-ACCURACIES = ("general", "personal")  # metrics that every run has; all others but the next are of measure.collapse
-FIRST_STEP = "personal_first"  # personal accuracy after the first step of finetuning; most methods have no other
 
 
 class Scale(Section):

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from fedetf.data import Partition
 from fedetf.paper.run import Reproduction
-from fedetf.paper.verdicts import Run
 from fedetf.report.figures import MARKERS, draw_holdings
-from fedetf.runs.records import read_holdings
+from fedetf.runs.read import Run, read_holdings
 from fedetf.state import load_state
 
 Floats = NDArray[np.float64]
@@ -34,7 +33,7 @@ def figure1(found: Reproduction) -> Figure:
     lowest = min(_cosines(each).min() for each in vectors)
     for place, (column, run) in enumerate(zip(columns, examples, strict=True)):
         holdings, cosines, tsne = (figure.add_subplot(grid[place, panel]) for panel in (1, 2, 3))
-        counts = [client.counts for client in read_holdings(run.folder).clients]
+        counts = [client.counts for client in run.holdings.clients]
         draw_holdings(holdings, np.array(counts), size=80)
         holdings.set(title=f"who holds what, {column}, seed {run.seed}", xlabel="client", ylabel="class")
         _draw_cosines(figure, cosines, vectors[place], float(lowest))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fedetf.files import make_folder, write_whole
 from fedetf.grid import conditions, failures
-from fedetf.paper.experiment import ACCURACIES
 from fedetf.paper.figures import FIGURES
 from fedetf.paper.run import Reproduction
 from fedetf.paper.verdicts import in_the_paper, judge, paper_values, sentence
@@ -17,6 +16,7 @@ from fedetf.redact import without_folders
 from fedetf.report.comparison import BEST, mean_and_spread
 from fedetf.report.figures import save_figure
 from fedetf.report.page import About, write_report
+from fedetf.runs.read import ACCURACIES
 
 # Short words, so that a terminal has room for them; LEGEND says what they are.
 MEASURES = {

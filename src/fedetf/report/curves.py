@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedetf.report.groups import Grid
-from fedetf.report.runs_data import Run
+from fedetf.runs.read import Run
 
 MOST_POINTS = 250  # of a curve; more cannot be told apart on a screen
 

@@ -8,7 +8,7 @@ from typing import Any
 from fedetf.config import MACHINE, PersonalSettings
 from fedetf.methods import METHODS
 from fedetf.redact import bare, redacted
-from fedetf.report.runs_data import Problem, Run
+from fedetf.runs.read import Problem, Run
 
 # What does not change the numbers, so that runs which differ in it belong together.
 ASIDE = MACHINE | {"seed"}

@@ -18,7 +18,7 @@ from fedetf.report import sections
 from fedetf.report.curves import ACCURACY, FINETUNING, LOSS, Chart, curve, measure_charts
 from fedetf.report.groups import Grid, arrange, show
 from fedetf.report.html import Html, join, safe_json, tag, text
-from fedetf.report.runs_data import Problem, Run, gather
+from fedetf.runs.read import Problem, Run, gather
 
 SCRIPTS = ("chart.js", "holds.js", "page.js")
 MOST_CLIENTS = 100  # in the chart of who holds what

@@ -8,7 +8,7 @@ from fedetf.own_code import asks_for_code
 from fedetf.redact import bare, without_folders
 from fedetf.report.groups import Grid, Group, Spread, show
 from fedetf.report.html import Html, heading, join, table, tag
-from fedetf.report.runs_data import Problem, Run, in_words
+from fedetf.runs.read import Problem, Run, in_words
 
 DASH = "–"
 MOST_SETTINGS = 2  # with more than that, the table says it better than sentences
@@ -265,7 +265,7 @@ def commands(grid: Grid) -> Html:
     """Where each number comes from, and the commands that repeat it."""
     runs = [run for group in grid.groups for run in group.runs]
     whole = {
-        f"{without_folders(line)} --out {_again(run.folder.parent)}": None for run in runs for line in run.comparison
+        f"{without_folders(line)} --out {_again(run.folder.parent)}": None for run in runs for line in run.commands
     }
     lines = [tag("pre", tag("code", line)) for line in whole]
     if lines:

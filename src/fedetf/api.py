@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fedetf.config import BESIDE, MethodSettings, Settings, resolve
+from fedetf.config import MethodSettings, Settings, resolve
 from fedetf.data import Dataset, Partition, deal_out, load_dataset, make_schedule
 from fedetf.data.own import Pair, from_clients
 from fedetf.engines.base import Engine
@@ -24,6 +24,7 @@ from fedetf.heads import Net
 from fedetf.methods import Method, is_method, make_method
 from fedetf.models import is_model, own_encoder
 from fedetf.runs.folder import RunFolder, check_free, check_partition, last_attempt, locked
+from fedetf.runs.identity import MAY_CHANGE, decides_folder
 from fedetf.runs.read import config_of
 from fedetf.runs.tracking import MLflow, TensorBoard
 from fedetf.state import load_state
@@ -251,8 +252,9 @@ def run_settings(
     """The settings that a run folder holds, but for ``others``; ``given`` are the objects that are at hand."""
     config = config_of(folder)
     for key in others:
-        if key not in BESIDE:
-            raise UserError(f"{key} belongs to the run and stays; a resumed run may change {', '.join(sorted(BESIDE))}")
+        if decides_folder(key):
+            free = ", ".join(sorted(MAY_CHANGE))
+            raise UserError(f"{key} belongs to the run and stays; a resumed run may change {free}")
     settings = resolve(str(config), others, trust_code, unused=[f"{name}.name" for name in given])
     missing = {
         "data": settings.data.partition == "given",

@@ -24,6 +24,7 @@ from fedetf.own_code import CODE, is_own, source_file
 from fedetf.redact import bare, redacted
 from fedetf.runs.commands import command, note
 from fedetf.runs.folder import LOCK, file_name
+from fedetf.runs.identity import identity
 from fedetf.runs.read import by_reason, is_done, read_result
 from fedetf.runs.records import CONFIG, ERROR
 
@@ -336,23 +337,13 @@ def _is_of(config: Path, settings: Settings) -> bool:
     """Whether a run folder's settings are these, in what decides; of code it runs only what these name."""
     there = resolve(str(config), unused=CODE)
     names = [(each.method.name, each.model.name) for each in (there, settings)]
-    return names[0] == names[1] and deciding(there) == deciding(settings)
+    return names[0] == names[1] and identity(there) == identity(settings)
 
 
 def _changed_since(name: str, config: Path) -> bool:
     """Whether the file of a user's own method or encoder is newer than a run of it."""
     source = source_file(name) if is_own(name) else None
     return source is not None and source.stat().st_mtime > config.stat().st_mtime
-
-
-def deciding(settings: Settings) -> Settings:
-    """The settings that decide what comes out: with all of the method's numbers, whoever runs them."""
-    method = make_method(settings.method.model_dump(), settings.fidelity)
-    section = {"name": settings.method.name, **method.model_dump(exclude_none=True)}
-    method_section, engine = type(settings.method)(**section), settings.engine
-    engine = type(engine)(precision=engine.precision, compile=engine.compile, threads=engine.threads)
-    measure = settings.measure.model_copy(update={"mlflow": None})
-    return settings.model_copy(update={"method": method_section, "engine": engine, "measure": measure})
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

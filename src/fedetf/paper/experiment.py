@@ -1,6 +1,5 @@
 """An experiment of the paper, as ``paper/experiments/<name>.toml`` has it, and its runs at some scale."""
 
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +9,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedetf.config import Section, Settings, flat, resolve, validated
+from fedetf.config import Section, Settings, resolve, validated
 from fedetf.errors import UserError, unknown
 from fedetf.files import packaged
-from fedetf.grid import Cell, deciding
+from fedetf.grid import Cell
 from fedetf.runs.folder import file_name
+from fedetf.runs.identity import digest
 from fedetf.runs.read import ACCURACIES, FIRST_STEP
 
 if sys.version_info >= (3, 11):
@@ -240,7 +240,4 @@ def _wanted(chosen: Sequence[str], name: str) -> bool:
 
 def run_name(settings: Settings) -> str:
     """A folder's name for a run: the same for all settings that decide what comes out of it."""
-    decisive = deciding(settings).model_copy(update={"seed": 0, "method": settings.method})
-    text = repr(sorted(flat(decisive.model_dump(exclude_defaults=True)).items()))
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    return file_name(f"{settings.data.name}-{settings.method.name}-{digest}-s{settings.seed}")
+    return file_name(f"{settings.data.name}-{settings.method.name}-{digest(settings)}-s{settings.seed}")

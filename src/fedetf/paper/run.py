@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedetf.config import BESIDE, Settings, resolve
+from fedetf.config import Settings, resolve
 from fedetf.data import Partition, deal_out, load_dataset
 from fedetf.errors import UserError
 from fedetf.grid import GridProgress, first_data, run_cells
 from fedetf.paper.experiment import Experiment, Part, Scale, ScaleName, Trial, load_experiment, load_scale, plan
 from fedetf.paper.verdicts import Results, collect
 from fedetf.runs.folder import file_name, locked
+from fedetf.runs.identity import decides_folder
 
 LONGEST = 100  # letters of a file's name
 
@@ -82,7 +83,7 @@ def reproduce(
     loaded = first_data(cells)
     with locked(out):
         failed = run_cells(cells, loaded, progress or GridProgress())
-    decisive = {key: value for key, value in overrides.items() if key not in BESIDE}  # addresses hold passwords
+    decisive = {key: value for key, value in overrides.items() if decides_folder(key)}
     given = [*([part.name] if part.name else []), *(f"{key}={value}" for key, value in decisive.items())]
     settings: dict[str, list[Settings]] = {}
     for trial in trials:

@@ -5,14 +5,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedetf.config import MACHINE, PersonalSettings
+from fedetf.config import PersonalSettings
 from fedetf.methods import METHODS
 from fedetf.redact import bare, redacted
+from fedetf.runs.identity import decides_numbers, is_methods_own
 from fedetf.runs.read import Problem, Run
-
-# What does not change the numbers, so that runs which differ in it belong together.
-ASIDE = MACHINE | {"seed"}
-OWN = ("method.", "personal.")  # what makes variants of a method; everything else is the setting it is tried in
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def arrange(runs: Sequence[Run]) -> Grid:
     """Methods × settings; a run that is there twice is taken once."""
     runs, doubles = _without_doubles(runs)
     differing = _differing([run.settings for run in runs])
-    own = [key for key in differing if key.startswith(OWN)]
+    own = [key for key in differing if is_methods_own(key)]
     runs = sorted(runs, key=lambda run: (_rank(run), [_own_place(run, key) for key in own], run.result.seed))
     axes = [key for key in differing if key not in own]
     settings = _names_of_settings(runs, axes)
@@ -117,14 +114,16 @@ def _without_doubles(runs: Sequence[Run]) -> tuple[list[Run], list[Problem]]:
     first: dict[str, Run] = {}
     doubles = []
     for run in sorted(runs, key=lambda run: -sum(len(line.measures) for line in run.rounds)):
-        kept = first.setdefault(repr([run.result.seed, *sorted(_deciding(run).items())]), run)
+        decisive = {key: value for key, value in run.settings.items() if _tells_apart(key)}
+        kept = first.setdefault(repr([run.seed, *sorted(decisive.items())]), run)
         if kept is not run:
             doubles.append(Problem(run.folder, f"has the settings and seed of {kept.folder}, which is shown"))
     return list(first.values()), doubles
 
 
-def _deciding(run: Run) -> dict[str, Any]:
-    return {k: v for k, v in run.settings.items() if k not in ASIDE and not k.startswith("measure.")}
+def _tells_apart(key: str) -> bool:
+    """Whether runs that differ in it do not belong together; runs of other seeds do."""
+    return decides_numbers(key) and key != "seed"
 
 
 def _rank(run: Run) -> int:
@@ -136,8 +135,8 @@ def _rank(run: Run) -> int:
 def _differing(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys, in the order of the files, whose values differ and matter."""
     keys = dict.fromkeys(key for settings in all_settings for key in settings)
-    matter = (key for key in keys if key not in ASIDE and not key.startswith("measure."))
-    return [key for key in matter if any(not _same(s, key, all_settings[0].get(key)) for s in all_settings)]
+    first = all_settings[0]
+    return [key for key in keys if _tells_apart(key) and not all(_same(s, key, first.get(key)) for s in all_settings)]
 
 
 def _same(settings: Mapping[str, Any], key: str, value: Any) -> bool:
@@ -171,7 +170,7 @@ def _names_of_variants(runs: Sequence[Run], settings: Sequence[str]) -> list[str
     told_apart: dict[str, list[str]] = {}
     for method, setting in dict.fromkeys(zip(methods, settings, strict=True)):
         rivals = [r for r, m, s in zip(runs, methods, settings, strict=True) if (m, s) == (method, setting)]
-        keys = [key for key in _differing([r.settings for r in rivals]) if key.startswith(OWN)]
+        keys = [key for key in _differing([r.settings for r in rivals]) if is_methods_own(key)]
         told_apart[method] = list(dict.fromkeys([*told_apart.get(method, []), *keys]))
     short = {method: method_name(method) for method in methods}
     names = []

@@ -13,13 +13,13 @@ import fedetf
 from fedetf import UserError
 from fedetf.cli import build_parser, main
 from fedetf.cli.flags import given_settings
+from fedetf.comparison.plan import plan
 from fedetf.config import resolve
-from fedetf.grid import plan
 from fedetf.report.curves import curve, measure_charts
 from fedetf.report.groups import arrange
 from fedetf.report.html import safe_json, tag
 from fedetf.report.page import write_report
-from fedetf.report.runs_data import gather
+from fedetf.runs.read import gather
 
 
 @pytest.fixture(autouse=True)

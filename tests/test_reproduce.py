@@ -13,9 +13,7 @@ from fedetf.config import resolve
 from fedetf.data.partition import make_partition
 from fedetf.errors import UserError
 from fedetf.methods import METHODS
-from fedetf.records import RoundLine, RunResult
-from fedetf.report.reproduction import _marked, really_run, write_reproduction
-from fedetf.reproduce.experiment import (
+from fedetf.paper.experiment import (
     Claim,
     Part,
     ScaleName,
@@ -25,15 +23,18 @@ from fedetf.reproduce.experiment import (
     load_scale,
     plan,
 )
-from fedetf.reproduce.results import Results, Run, in_the_paper, judge, paper_values, sentence
-from fedetf.reproduce.run import reproduce
+from fedetf.paper.run import reproduce
+from fedetf.paper.tables import _marked, really_run, write_reproduction
+from fedetf.paper.verdicts import Results, in_the_paper, judge, paper_values, sentence
+from fedetf.runs.read import Run
+from fedetf.runs.records import RoundLine, RunResult
 
 TABLES = ["table1", "table2", "table3", "table4", "table5"]
 FIGURES = ["fig1", "fig4", "fig5", "fig6", "fig7"]
 
 
 def settings_of(name: str, scale: str = "paper") -> list:
-    return [trial.cell.settings for trial in plan(load_experiment(name), scale, Part(), {}, Path("out"))]
+    return [trial.run.settings for trial in plan(load_experiment(name), scale, Part(), {}, Path("out"))]
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ def test_the_papers_scale_is_the_papers() -> None:
     assert len({s.model.name for s in settings_of("table4")}) == 7
     for name in (*TABLES, "fig1", "fig4", "fig5", "fig6"):  # "In all the experiments, we conduct three trials"
         for trial in plan(load_experiment(name), "paper", Part(), {}, Path("out")):
-            s = trial.cell.settings
+            s = trial.run.settings
             authors_own = (s.data.name, s.data.alpha) == ("cifar10", 0.05) or name == "fig1"
             assert s.seed in ({7, 8, 9} if authors_own else {8, 9, 10})
         assert len(settings_of(name)) % 3 == 0
@@ -200,7 +201,7 @@ def made_result(**values: object) -> RunResult:
 def made_up(**general: float) -> Results:
     def run(value: float, seed: int) -> Run:
         rounds = [RoundLine(round=t + 1, measures={"nc2": value + t}) for t in range(7)]
-        return Run(seed, made_result(general_last5=value), rounds, Path())
+        return Run(Path(), made_result(seed=seed, general_last5=value), rounds)
 
     return Results({(row, "here"): [run(value, 8), run(value, 9)] for row, value in general.items()})
 
@@ -227,7 +228,7 @@ def test_claims_in_one_line() -> None:
 
 def test_only_seeds_that_both_have_are_compared() -> None:
     results = made_up(A=0.3, B=0.4)
-    lucky = Run(10, made_result(general_last5=0.9), [], Path())
+    lucky = Run(Path(), made_result(seed=10, general_last5=0.9), [])
     results.runs["A", "here"].append(lucky)
     claim = Claim(text="t", metric="general", more="A", less=["B"])
     assert said(claim, results) == "t: no, -10.0 points"
@@ -262,9 +263,9 @@ def test_a_figure_of_measures_needs_them(no: str, capsys: pytest.CaptureFixture[
 
 
 def test_the_first_step_of_finetuning() -> None:
-    steps = Run(8, made_result(personal=0.9, personal_curve=[0.1, 0.5, 0.9]), [], Path())
+    steps = Run(Path(), made_result(personal=0.9, personal_curve=[0.1, 0.5, 0.9]), [])
     assert steps.value("personal_first") == 0.5
-    assert Run(8, made_result(personal=0.9), [], Path()).value("personal_first") == 0.9
+    assert Run(Path(), made_result(personal=0.9), []).value("personal_first") == 0.9
 
 
 def test_the_best_two_are_those_on_common_seeds() -> None:

@@ -17,12 +17,12 @@ import torch
 from rich.console import Console
 
 import fedetf
-from fedetf.checkpoints import newest
 from fedetf.cli import main
 from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.federation import Listener
 from fedetf.report.progress import make_progress
+from fedetf.runs.checkpoints import newest
 from fedetf.state import load_state
 
 OPTIONS = {

@@ -144,7 +144,7 @@ def test_nor_in_the_exception_and_its_causes(tmp_path: Path) -> None:
 
 
 def test_nor_in_warnings(capsys: pytest.CaptureFixture[str]) -> None:
-    from fedetf.tracking import _warning_of
+    from fedetf.runs.tracking import _warning_of
 
     def fails() -> None:
         with _warning_of("round 1 is not in MLflow yet"):

@@ -13,7 +13,7 @@ import fedetf
 from fedetf import UserError
 from fedetf.federation import Listener, Outcome, Round
 from fedetf.methods import Server
-from fedetf.tracking import MLflow, TensorBoard, scalars
+from fedetf.runs.tracking import MLflow, TensorBoard, scalars
 
 SMALL = {"clients": 3, "epochs": 1, "model": "mlp"}
 LIMIT = {"data.limit": 100, "personal.rounds": 1, "measure.tensorboard": False}
@@ -173,7 +173,7 @@ def test_telemetry_is_off(client, store: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("fedetf.tracking.find_spec", lambda name: None)
+    monkeypatch.setattr("fedetf.runs.tracking.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'fedetf\[mlflow\]'"):
         fedetf.run(rounds=1, out=tmp_path / "r", settings={**LIMIT, "measure.mlflow": "sqlite:///x.db"}, **SMALL)
     assert not (tmp_path / "r" / "config.toml").exists()

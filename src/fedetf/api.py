@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fedetf.config import BESIDE, Settings, resolve
+from fedetf.config import Settings, resolve
 from fedetf.data import Dataset, Partition, deal_out, load_dataset, make_schedule
 from fedetf.data.own import Pair, from_clients
 from fedetf.data.partition import check_partition
@@ -20,13 +20,15 @@ from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.features import runs_once, with_encoder, with_features
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
-from fedetf.files import RECORD, is_file, read_text, real_folder
+from fedetf.files import is_file, real_folder
 from fedetf.heads import Net
 from fedetf.methods import Method, check_private, is_method, make_method
 from fedetf.models import check_model, is_model
-from fedetf.runs import RunFolder, check_free, last_attempt, locked
+from fedetf.runs.folder import RunFolder, check_free, check_same_partition, last_attempt, locked
+from fedetf.runs.identity import MAY_CHANGE, decides_folder
+from fedetf.runs.read import config_of
+from fedetf.runs.tracking import MLflow, TensorBoard
 from fedetf.state import load_state
-from fedetf.tracking import MLflow, TensorBoard
 from fedetf.transforms import make_compression
 
 # The short names that flags and keyword arguments have for the commonest settings.
@@ -250,12 +252,11 @@ def run_settings(
     folder: Path, others: Mapping[str, Any], given: Sequence[str] = (), trust_code: bool = False
 ) -> Settings:
     """The settings that a run folder holds, but for ``others``; ``given`` are the objects that are at hand."""
-    config = folder / "config.toml"
-    if not is_file(config):
-        raise UserError(f"{folder} is no run folder: there is no config.toml in it")
+    config = config_of(folder)
     for key in others:
-        if key not in BESIDE:
-            raise UserError(f"{key} belongs to the run and stays; a resumed run may change {', '.join(sorted(BESIDE))}")
+        if decides_folder(key):
+            free = ", ".join(sorted(MAY_CHANGE))
+            raise UserError(f"{key} belongs to the run and stays; a resumed run may change {free}")
     settings = resolve(str(config), others, trust_code, unused=[f"{name}.name" for name in given])
     missing = {
         "data": settings.data.partition == "given",
@@ -360,9 +361,7 @@ def execute(
 
 def go_on(job: Job, folder: Path, listeners: Sequence[Listener], engine: Engine | None = None) -> Result:
     """Run what is missing of the run in ``folder``; the job is that of its settings."""
-    written = folder / "partition.json"
-    if is_file(written) and read_text(written, RECORD) != job.partition.to_json():
-        raise UserError(f"the data are not those that {folder} was made with: its partition.json differs")
+    check_same_partition(folder, job.partition)
     return execute(job, folder, listeners, resumed=True, engine=engine)
 
 

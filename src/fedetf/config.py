@@ -268,10 +268,7 @@ class Settings(Section):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
-# What says where and how fast a run is, and changes nothing in what comes out of it.
-MACHINE = frozenset(f"engine.{name}" for name in ("name", "workers", "device", "checkpoint", "address"))
-ADDRESSES = frozenset({"engine.address", "measure.mlflow"})
-BESIDE = MACHINE | ADDRESSES  # what another attempt at the same run may choose anew
+ADDRESSES = frozenset({"engine.address", "measure.mlflow"})  # they may hold a password; what decides: runs/identity.py
 
 # How the authors' code trains, where it departs from the paper's text; what it does to methods is methods/authors.py.
 AUTHORS: Tree = {"train": {"lr_decay": 1.0, "keep_momentum": True}}

@@ -23,7 +23,7 @@ from fedetf.methods.fedavg import FedAvg
 
 METHODS = ("fedavg", "fedetf")
 TRIAL = {"train.rounds": 10, "train.epochs": 2}  # short, unless the user says otherwise
-MATTERS = 0.01  # a difference in accuracy that is worth a change of method
+LEAST_GAIN = 0.01  # a difference in accuracy that is worth a change of method
 UNLIKELY = 0.25  # a chance below this is not worth a change either
 
 
@@ -56,7 +56,7 @@ class Advice:
     difference: float
     low: float  # the 95% interval of the difference over seeds; NaN with a single seed
     high: float
-    chance: float  # that the true difference is MATTERS or more, as far as the seeds tell; NaN with a single seed
+    chance: float  # that the true difference is LEAST_GAIN or more, as far as the seeds tell; NaN with a single seed
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,14 @@ def advise(differences: Sequence[float]) -> Advice:
     error = max(statistics.stdev(differences) / math.sqrt(n), 1e-9)
     students = stats.t(n - 1, loc=difference, scale=error)
     low, high = students.interval(0.95)
-    chance = float(students.sf(MATTERS))
+    chance = float(students.sf(LEAST_GAIN))
     return Advice(_verdict(difference, low, high, chance), difference, float(low), float(high), chance)
 
 
 def _verdict(difference: float, low: float, high: float, chance: float) -> Verdict:
-    if low > 0 and difference >= MATTERS:
+    if low > 0 and difference >= LEAST_GAIN:
         return Verdict.HELPS
-    if high < 0 and difference <= -MATTERS:
+    if high < 0 and difference <= -LEAST_GAIN:
         return Verdict.WORSE
     if chance < UNLIKELY:
         return Verdict.NOT_NEEDED

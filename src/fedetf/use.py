@@ -21,7 +21,8 @@ from fedetf.heads import Net
 from fedetf.methods import Method, find_method, is_method, make_method
 from fedetf.models import encoder_shapes, is_model, own_encoder
 from fedetf.own_code import CODE
-from fedetf.records import MOST_INPUTS, ModelNote, fitting, read_holdings, read_result
+from fedetf.runs.read import config_of, is_done, read_holdings, read_result
+from fedetf.runs.records import MOST_INPUTS, ModelNote, fitting
 from fedetf.state import State, load_checked
 
 
@@ -180,10 +181,8 @@ def _saved_model(path: Path, client: int | str | None, trust_code: bool, unused:
             raise UserError(f"{path} holds one model; leave the client out")
         settings = stored_settings(about.settings, str(path), trust_code, unused)
         return SavedModel(path, settings, about, state, about.client, about.accuracy)
-    config = path / "config.toml"
-    if not is_file(config):
-        raise UserError(f"{path} is no run folder: there is no config.toml in it")
-    if not is_file(path / "result.json"):
+    config = config_of(path)
+    if not is_done(path):
         raise UserError(f"the run in {path} is not done; finish it with: fedetf resume {path}")
     file = path / "model.safetensors"
     if client is not None:

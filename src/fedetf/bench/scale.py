@@ -15,7 +15,7 @@ from fedetf.engines.forkserver import fork_server
 from fedetf.engines.private import PrivateStates
 from fedetf.federation import Federation
 from fedetf.files import read_text
-from fedetf.runs import RunFolder
+from fedetf.runs.folder import RunFolder
 
 
 def deal(clients: int, same_batches: bool, images: int) -> Partition:

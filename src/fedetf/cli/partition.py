@@ -29,7 +29,8 @@ def partition_command(options: argparse.Namespace) -> None:
     from fedetf.files import make_folder, write_whole
     from fedetf.report.figures import partition_figure, save_figure
     from fedetf.report.tables import partition_table
-    from fedetf.runs import check_free, default_folder
+    from fedetf.runs.folder import check_free, default_folder
+    from fedetf.runs.records import PARTITION
 
     settings = chosen_settings(options)
     out: Path = options.out or default_folder(settings, "partition")
@@ -37,7 +38,7 @@ def partition_command(options: argparse.Namespace) -> None:
     dataset = load_dataset(settings.data, settings.seed)
     partition = deal_out(dataset, settings.data, settings.seed)
     make_folder(out)
-    write_whole(out / "partition.json", partition.to_json().encode())
+    write_whole(out / PARTITION, partition.to_json().encode())
     title = f"{settings.data.name}, {len(partition)} clients, {settings.data.describe()}, seed {settings.seed}"
     picture = save_figure(partition_figure(partition, title), out / "partition.png")
     console = output()

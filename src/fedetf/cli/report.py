@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
 def report_command(options: argparse.Namespace) -> None:
     """``fedetf report``."""
     from fedetf.report.page import write_report
-    from fedetf.report.runs_data import in_words
+    from fedetf.runs.read import in_words
 
     report = write_report(options.folders, options.out)
     print(f"report: {report.path} ({report.runs} run{'' if report.runs == 1 else 's'})")

@@ -7,7 +7,7 @@ from fedetf.cli.flags import add_command, add_engine_flags, add_out, given_setti
 from fedetf.errors import RunError
 
 if TYPE_CHECKING:
-    from fedetf.reproduce.experiment import Part
+    from fedetf.paper.experiment import Part
 
 
 def add_to(commands: Any) -> None:
@@ -41,12 +41,12 @@ def reproduce_command(options: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from fedetf.report.progress import make_grid_progress
-    from fedetf.report.reproduction import to_markdown, write_reproduction
-    from fedetf.reproduce.run import reproduce
+    from fedetf.paper.run import reproduce
+    from fedetf.paper.tables import to_markdown, write_reproduction
+    from fedetf.report.progress import make_runs_progress
 
     part = chosen_part(options)
-    progress = make_grid_progress(Console(stderr=True, highlight=False))
+    progress = make_runs_progress(Console(stderr=True, highlight=False))
     try:
         found = reproduce(options.name, options.scale, part, given_settings(options), options.out, progress)
     except KeyboardInterrupt:
@@ -63,7 +63,7 @@ def reproduce_command(options: argparse.Namespace) -> None:
 
 def chosen_part(options: argparse.Namespace) -> "Part":
     """The part of the experiment that the flags choose; ``--dataset`` is no setting any more then."""
-    from fedetf.reproduce.experiment import Part, column_names, load_experiment
+    from fedetf.paper.experiment import Part, column_names, load_experiment
 
     seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
     columns = column_names(load_experiment(options.name), options.columns) if options.columns else []

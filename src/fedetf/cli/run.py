@@ -64,7 +64,7 @@ def run_command(options: argparse.Namespace) -> None:
     settings = chosen_settings(options)
     _start_early(settings)
     from fedetf.api import execute
-    from fedetf.runs import check_free, default_folder
+    from fedetf.runs.folder import check_free, default_folder
 
     out = options.out or default_folder(settings, settings.method.name)
     check_free(out)
@@ -74,12 +74,12 @@ def run_command(options: argparse.Namespace) -> None:
 def resume_command(options: argparse.Namespace) -> None:
     """``fedetf resume``."""
     from fedetf.api import go_on, other_engine, run_settings
-    from fedetf.files import is_file
+    from fedetf.runs.read import is_done
 
     folder: Path = options.folder
     others = {**other_engine(options.engine, options.workers), **assigned(options)}
     settings = run_settings(folder, others, trust_code=options.trust_code)
-    if is_file(folder / "result.json"):
+    if is_done(folder):
         print(f"the run in {folder} was complete before", file=sys.stderr)
     _start_early(settings)
     _show_run(settings, folder, lambda job, listeners: go_on(job, folder, listeners))

@@ -13,7 +13,7 @@ from fedetf.engines.steps import Trained
 from fedetf.errors import UserError
 from fedetf.files import UnfitFile, is_file, read_json, write_whole
 from fedetf.flower.federate import Federate
-from fedetf.records import Count, fitting
+from fedetf.runs.records import Count, fitting
 
 TIMES = 10  # the median, if the settings give no number
 PASSES = 100  # over its samples for each of train.epochs, at most: methods may train in several phases

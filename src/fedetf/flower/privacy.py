@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from fedetf.config import UpdateSettings
 from fedetf.errors import UserError
 from fedetf.files import is_file, read_bytes, read_json, write_whole
-from fedetf.records import Count, fitting
+from fedetf.runs.records import Count, fitting
 from fedetf.server import Noise
 from fedetf.server.privacy import epsilon
 

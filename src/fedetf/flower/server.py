@@ -24,7 +24,7 @@ from fedetf.flower.engine import FlowerEngine
 from fedetf.flower.federate import Federate
 from fedetf.flower.privacy import PrivacyLedger
 from fedetf.methods import Server, check_private
-from fedetf.records import fitting
+from fedetf.runs.records import fitting
 
 LOG = logging.getLogger("flwr")
 

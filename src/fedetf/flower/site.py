@@ -27,7 +27,7 @@ from fedetf.flower.states import KeptStates
 from fedetf.forms import Sizes, misfit
 from fedetf.heads import Net
 from fedetf.methods import Scope
-from fedetf.runs import about_model
+from fedetf.runs.folder import about_model
 from fedetf.soundness import defect, other_type
 from fedetf.state import State, save_state
 

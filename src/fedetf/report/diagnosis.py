@@ -2,7 +2,7 @@
 
 import math
 
-from fedetf.diagnose import MATTERS, Diagnosis, Verdict
+from fedetf.diagnose import LEAST_GAIN, Diagnosis, Verdict
 from fedetf.measure.skew import entropy_of
 from fedetf.redact import bare
 from fedetf.report.document import Section
@@ -34,7 +34,7 @@ def _advice(found: Diagnosis) -> Section:
         certainty = f"{gain}, from a single seed: no interval can be given. Try three: --seeds 7,8,9."
     else:
         interval = f"{_points(advice.low)} to {_points(advice.high)}"
-        chance = f"The chance of a gain of {100 * MATTERS:.0f} point or more is about {100 * advice.chance:.0f}%"
+        chance = f"The chance of a gain of {100 * LEAST_GAIN:.0f} point or more is about {100 * advice.chance:.0f}%"
         certainty = f"{gain} (95% interval over {seeds} seeds: {interval}). {chance}, as far as the seeds tell."
     reasons = {
         Verdict.HELPS: "The gain is larger than what the seeds alone explain. Use FedETF.",

@@ -1,14 +1,20 @@
-"""What the files of a run folder say, checked as they are read: whoever wrote them may be a stranger.
+"""What the files of a run folder are called, and the types of what they say; :mod:`fedetf.runs.read` reads them.
 
-A damaged or missing file is an UnfitFile, one line that names it.
+Whoever wrote them may be a stranger: what does not fit its type is an UnfitFile, one line that names it.
 """
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, RootModel, ValidationError
 
-from fedetf.files import RECORD, UnfitFile, is_file, parse_json, read_text
+from fedetf.files import UnfitFile
+
+CONFIG = "config.toml"
+PARTITION = "partition.json"
+SCHEDULE = "schedule.json"
+ROUNDS = "rounds.jsonl"
+RESULT = "result.json"  # written last: a run that has it is whole
+ERROR = "error.part"  # why a run of a comparison failed
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -96,30 +102,6 @@ class PersonalNote(BaseModel):
     epochs: Annotated[Number, Field(ge=0)]
 
 
-def read_result(folder: Path) -> RunResult:
-    """The result of a run that is done."""
-    return _read(RunResult, folder / "result.json")
-
-
-def read_rounds(folder: Path) -> list[RoundLine]:
-    """Its rounds, in order."""
-    path = folder / "rounds.jsonl"
-    lines = [parse_json(line, str(path)) for line in _text(path).splitlines()]
-    rounds = fitting(RoundLines, lines, str(path)).root
-    if [line.round for line in rounds] != list(range(1, len(rounds) + 1)):
-        raise UnfitFile(f"{path} is damaged: its rounds are not 1 to {len(rounds)}")
-    return rounds
-
-
-def read_holdings(folder: Path) -> Holdings:
-    """Who held what in it."""
-    path = folder / "partition.json"
-    holdings = _read(Holdings, path)
-    if any(len(held.counts) != len(holdings.classes) for held in holdings.clients):
-        raise UnfitFile(f"{path} is damaged: counts and classes do not match")
-    return holdings
-
-
 def fitting(kind: type[M], content: Any, where: str) -> M:
     """``content`` as ``kind``; the first thing that does not fit is said in one line."""
     try:
@@ -127,13 +109,3 @@ def fitting(kind: type[M], content: Any, where: str) -> M:
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
         raise UnfitFile(f"{where} is damaged{f' ({place})' if place else ''}") from None
-
-
-def _read(kind: type[M], path: Path) -> M:
-    return fitting(kind, parse_json(_text(path), str(path)), str(path))
-
-
-def _text(path: Path) -> str:
-    if not is_file(path) and not path.is_symlink():
-        raise UnfitFile(f"{path} is missing")
-    return read_text(path, RECORD)

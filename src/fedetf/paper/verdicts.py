@@ -1,42 +1,14 @@
 """What came of an experiment's runs, and whether the paper's claims hold in it."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedetf.config import LAST
 from fedetf.errors import UserError
 from fedetf.files import UnfitFile
-from fedetf.records import RoundLine, RunResult, read_result, read_rounds
-from fedetf.reproduce.experiment import ACCURACIES, FIRST_STEP, Claim, Experiment, Trial
-
-
-@dataclass
-class Run:
-    """A finished run, from its folder."""
-
-    seed: int
-    result: RunResult
-    rounds: list[RoundLine]
-    folder: Path
-
-    def value(self, metric: str) -> float | None:
-        """An accuracy, or a measure of neural collapse as the mean over the last five rounds; None if it has none."""
-        if metric in ACCURACIES:
-            return self.result.general_last5 if metric == "general" else self.result.personal
-        if metric == FIRST_STEP:
-            return [self.result.personal, *self.result.personal_curve[:2]][-1]
-        values = [line.measures.get(metric) for line in self.rounds[-LAST:]]
-        known = [value for value in values if value is not None]
-        return statistics.mean(known) if known else None
-
-    def curve(self, metric: str) -> list[float]:
-        """A value per round, NaN where it was not measured."""
-        values = (line.general if metric == "general" else line.measures.get(metric) for line in self.rounds)
-        return [math.nan if value is None else value for value in values]
-
+from fedetf.paper.experiment import Claim, Experiment, Trial
+from fedetf.runs.read import ACCURACIES, FIRST_STEP, Run, by_seed, read_run
 
 Place = tuple[str, str]  # row, column
 
@@ -49,8 +21,7 @@ class Results:
 
     def by_seed(self, row: str, column: str, metric: str) -> dict[int, float]:
         """A value for each seed that has it."""
-        found = {run.seed: run.value(metric) for run in self.runs.get((row, column), [])}
-        return {seed: value for seed, value in found.items() if value is not None}
+        return by_seed(self.runs.get((row, column), []), metric)
 
     def values(self, row: str, column: str, metric: str) -> list[float]:
         """The same without the seeds."""
@@ -61,16 +32,14 @@ def collect(trials: Sequence[Trial]) -> Results:
     """Read what is done."""
     results = Results()
     for trial in trials:
-        if trial.cell.done:
-            results.runs.setdefault((trial.row, trial.column), []).append(read_run(trial.cell.folder))
+        if trial.run.done:
+            results.runs.setdefault((trial.row, trial.column), []).append(_finished(trial.run.folder))
     return results
 
 
-def read_run(folder: Path) -> Run:
-    """A run folder's result and rounds."""
+def _finished(folder: Path) -> Run:
     try:
-        result = read_result(folder)
-        return Run(result.seed, result, read_rounds(folder), folder)
+        return read_run(folder)
     except UnfitFile as error:
         raise UserError(f"{error}; remove {folder}, and the same command makes it anew") from None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedetf.config import ADDRESSES, to_toml
 from fedetf.files import is_file, read_text, write_whole
+from fedetf.redact import redacted
 
 COMMAND = "command.txt"  # in a comparison's folder: the commands that make it, one a line
 
@@ -35,7 +36,15 @@ def command(
 
 def note(folder: Path, line: str) -> None:
     """Add a command to those that made a folder, unless it is among them."""
+    lines = "".join(f"{each}\n" for each in dict.fromkeys([*_lines(folder), line]))
+    write_whole(folder / COMMAND, lines.encode(), private=True)
+
+
+def read_commands(folder: Path) -> list[str]:
+    """The commands that made a folder, without passwords; none if it is not that of a comparison."""
+    return redacted("\n".join(_lines(folder))).splitlines()
+
+
+def _lines(folder: Path) -> list[str]:
     path = folder / COMMAND
-    before = read_text(path).splitlines() if is_file(path) else []
-    lines = "".join(f"{each}\n" for each in dict.fromkeys([*before, line]))
-    write_whole(path, lines.encode(), private=True)
+    return read_text(path).splitlines() if is_file(path) else []

@@ -17,7 +17,7 @@ from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Round
 from fedetf.files import UnfitFile, matching, remove
-from fedetf.records import Count, Number, fitting
+from fedetf.runs.records import Count, Number, fitting
 from fedetf.state import State, load_checked, save_state
 
 NAME = re.compile(r"round-\d{5,}\.safetensors")

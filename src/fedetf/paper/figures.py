@@ -10,10 +10,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from fedetf.data import Partition
-from fedetf.records import read_holdings
+from fedetf.paper.run import Reproduction
 from fedetf.report.figures import MARKERS, draw_holdings
-from fedetf.reproduce.results import Run
-from fedetf.reproduce.run import Reproduction
+from fedetf.runs.read import Run, read_holdings
 from fedetf.state import load_state
 
 Floats = NDArray[np.float64]
@@ -34,7 +33,7 @@ def figure1(found: Reproduction) -> Figure:
     lowest = min(_cosines(each).min() for each in vectors)
     for place, (column, run) in enumerate(zip(columns, examples, strict=True)):
         holdings, cosines, tsne = (figure.add_subplot(grid[place, panel]) for panel in (1, 2, 3))
-        counts = [client.counts for client in read_holdings(run.folder).clients]
+        counts = [client.counts for client in run.holdings.clients]
         draw_holdings(holdings, np.array(counts), size=80)
         holdings.set(title=f"who holds what, {column}, seed {run.seed}", xlabel="client", ylabel="class")
         _draw_cosines(figure, cosines, vectors[place], float(lowest))
@@ -155,10 +154,10 @@ def figure6(found: Reproduction) -> Figure:
 
 def _dimension(found: Reproduction, row: str) -> int:
     trial = next(trial for trial in found.trials if trial.row == row)
-    given = trial.cell.settings.method.model_dump().get("dim")
+    given = trial.run.settings.method.model_dump().get("dim")
     if given is not None:
         return int(given)
-    return len(read_holdings(trial.cell.folder).classes)
+    return len(read_holdings(trial.run.folder).classes)
 
 
 def _draw_finetuning(axes: Axes, found: Reproduction, column: str) -> None:

@@ -14,17 +14,18 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from fedetf.checkpoints import Checkpoint, newest
 from fedetf.config import Settings
+from fedetf.data import Partition
 from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
-from fedetf.files import UnfitFile, append, is_file, make_folder, real_folder, remove, write_whole
+from fedetf.files import RECORD, UnfitFile, append, is_file, make_folder, read_text, real_folder, remove, write_whole
 from fedetf.methods import Server
-from fedetf.records import PersonalNote, fitting
 from fedetf.redact import bare
+from fedetf.runs.checkpoints import Checkpoint, newest
+from fedetf.runs.records import CONFIG, PARTITION, RESULT, ROUNDS, SCHEDULE, PersonalNote, fitting
 from fedetf.state import load_checked, save_state
 
 LOCK = ".lock"
@@ -46,7 +47,7 @@ def file_name(name: str) -> str:
 def check_free(path: Path) -> None:
     """Refuse a folder that holds something: nothing is overwritten silently."""
     if path.exists() and (not path.is_dir() or any(map(_is_content, path.iterdir()))):
-        go_on = f"; to go on with it: fedetf resume {path}" if is_file(path / "config.toml") else ""
+        go_on = f"; to go on with it: fedetf resume {path}" if is_file(path / CONFIG) else ""
         raise UserError(f"{path} exists already and is not overwritten; give another --out, or remove it{go_on}")
 
 
@@ -105,17 +106,17 @@ class RunFolder(Listener):
         """Write what is known before the first round, or what a run that was cut short had reached."""
         self._federation = federation
         make_folder(self.path)
-        if not is_file(self.path / "config.toml"):  # another engine may go on with a run, but its settings stay
-            self._write("config.toml", federation.job.settings.to_toml(), private=True)
+        if not is_file(self.path / CONFIG):  # another engine may go on with a run, but its settings stay
+            self._write(CONFIG, federation.job.settings.to_toml(), private=True)
         make_folder(real_folder(self.path / "checkpoints"))
-        self._write("partition.json", federation.job.partition.to_json())
-        self._write("schedule.json", json.dumps(federation.schedule))
-        self._write("rounds.jsonl", "".join(map(_line, federation.records)))
+        self._write(PARTITION, federation.job.partition.to_json())
+        self._write(SCHEDULE, json.dumps(federation.schedule))
+        self._write(ROUNDS, "".join(map(_line, federation.records)))
 
     def round_done(self, record: Round, server: Server) -> None:
         """Append the round and, when it is time, write a checkpoint."""
         with undisturbed():
-            append(self.path / "rounds.jsonl", _line(record))
+            append(self.path / ROUNDS, _line(record))
             every, last = self._federation.job.settings.engine.checkpoint, len(self._federation.schedule)
             if record.round == last and self._federation.classifiers:
                 vectors = {str(client): tensor for client, tensor in self._federation.classifiers.items()}
@@ -138,9 +139,7 @@ class RunFolder(Listener):
         """Write the final model and, last of all, the result."""
         with undisturbed():
             self._save(outcome.model, "model.safetensors")
-            self._write(
-                "result.json", json.dumps(summary(self._federation.job, outcome), indent=2) + "\n", private=True
-            )
+            self._write(RESULT, json.dumps(summary(self._federation.job, outcome), indent=2) + "\n", private=True)
 
     def _save(
         self, state: Mapping[str, Tensor], name: str, more: Mapping[str, Any] | None = None, sync: bool = True
@@ -158,6 +157,13 @@ def about_model(job: Job) -> dict[str, Any]:
     origin = {"method": settings.method.name, "model": settings.model.name, "dataset": bare(settings.data.name)}
     inputs = {"shape": list(job.dataset.shape), "dtype": str(x.dtype).removeprefix("torch.")}
     return {**origin, **inputs, "classes": job.dataset.classes}
+
+
+def check_same_partition(path: Path, partition: Partition) -> None:
+    """Refuse to go on with a run on other data than it was begun with."""
+    written = path / PARTITION
+    if is_file(written) and read_text(written, RECORD) != partition.to_json():
+        raise UserError(f"the data are not those that {path} was made with: its {PARTITION} differs")
 
 
 def last_attempt(path: Path, clients: int, private: PrivateStates) -> Checkpoint | None:

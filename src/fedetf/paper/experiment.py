@@ -1,6 +1,5 @@
-"""An experiment of the paper, as ``presets/paper/<name>.toml`` has it, and its runs at some scale."""
+"""An experiment of the paper, as ``paper/experiments/<name>.toml`` has it, and its runs at some scale."""
 
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +9,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedetf.config import Section, Settings, flat, resolve, validated
+from fedetf.comparison.plan import PlannedRun
+from fedetf.config import Section, Settings, resolve, validated
 from fedetf.errors import UserError, unknown
 from fedetf.files import packaged
-from fedetf.grid import Cell, deciding
-from fedetf.runs import file_name
+from fedetf.runs.folder import file_name
+from fedetf.runs.identity import digest
+from fedetf.runs.read import ACCURACIES, FIRST_STEP
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,8 +24,6 @@ else:  # the same, before it moved here
 
 ScaleName = Literal["smoke", "small", "medium", "paper"]
 Flat = dict[str, Any]  # dotted keys -> values
-ACCURACIES = ("general", "personal")  # metrics that every run has; all others but the next are of measure.collapse
-FIRST_STEP = "personal_first"  # personal accuracy after the first step of finetuning; most methods have no other
 
 
 class Scale(Section):
@@ -93,7 +92,7 @@ class Trial:
 
     row: str
     column: str
-    cell: Cell
+    run: PlannedRun
 
 
 def experiment_names() -> list[str]:
@@ -118,11 +117,11 @@ def load_scale(name: str) -> Scale:
 
 
 def _folder() -> Any:
-    return resources.files("fedetf").joinpath("presets").joinpath("paper")
+    return resources.files("fedetf").joinpath("paper").joinpath("experiments")
 
 
 def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads(packaged("presets", "paper", f"{name}.toml"))
+    return tomllib.loads(packaged("paper", "experiments", f"{name}.toml"))
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ def plan(
             if experiment.is_measured and not settings.measure.collapse:
                 raise UserError("this experiment shows what measure.collapse measures; leave it on")
             names = (("method", row.name), ("setting", column.name))
-            trials.append(Trial(row.name, column.name, Cell(names, settings, out / "runs" / run_name(settings))))
+            trials.append(Trial(row.name, column.name, PlannedRun(names, settings, out / "runs" / run_name(settings))))
     if not any(column.settings(scale_name) for column in experiment.column):
         raise UserError(f"there is nothing of this experiment at scale {scale_name}; choose another --scale")
     if experiment.row and not trials:
@@ -241,7 +240,4 @@ def _wanted(chosen: Sequence[str], name: str) -> bool:
 
 def run_name(settings: Settings) -> str:
     """A folder's name for a run: the same for all settings that decide what comes out of it."""
-    decisive = deciding(settings).model_copy(update={"seed": 0, "method": settings.method})
-    text = repr(sorted(flat(decisive.model_dump(exclude_defaults=True)).items()))
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    return file_name(f"{settings.data.name}-{settings.method.name}-{digest}-s{settings.seed}")
+    return file_name(f"{settings.data.name}-{settings.method.name}-{digest(settings)}-s{settings.seed}")

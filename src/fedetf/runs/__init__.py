@@ -1,0 +1,1 @@
+"""The run folder, written and read: whoever writes a format reads it."""

@@ -14,7 +14,7 @@ from fedetf.config import PersonalSettings, TrainSettings
 from fedetf.data.batches import crop_flip
 from fedetf.data.samples import Samples
 from fedetf.heads import Net
-from fedetf.measure.accuracy import count_correct
+from fedetf.metrics.accuracy import count_correct
 from fedetf.optim import Optimiser, make_optimiser, memorise, remember
 from fedetf.rng import torch_stream
 from fedetf.state import State

@@ -22,8 +22,8 @@ from fedetf.engines.steps import Missing, Personal, Trained
 from fedetf.engines.worker import sent_parameters
 from fedetf.errors import RunError, printable
 from fedetf.forms import Sizes, misfit
-from fedetf.measure import Consistency, collapse
 from fedetf.methods import Scope, Server, Upload
+from fedetf.metrics import Consistency, collapse
 from fedetf.provenance import commit
 from fedetf.server.privacy import epsilon
 from fedetf.soundness import defect, other_type, unsound

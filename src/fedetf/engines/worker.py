@@ -9,8 +9,8 @@ from fedetf.engines.compiled import Encode, compiled
 from fedetf.engines.job import Job, placed, preparation
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory
-from fedetf.measure import class_statistics, count_correct
 from fedetf.methods import Method, Scope, Upload
+from fedetf.metrics import class_statistics, count_correct
 from fedetf.rng import global_stream
 from fedetf.state import State, clone
 from fedetf.transforms import make_compression

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedetf.measure.cosines import EPS
+from fedetf.metrics.cosines import EPS
 
 Statistics = dict[str, Tensor]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedetf.measure.cosines import EPS, Cosines
+from fedetf.metrics.cosines import EPS, Cosines
 
 
 class Consistency:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import fedetf
 from fedetf.engines.job import preparation
-from fedetf.measure import Consistency, Cosines, class_statistics, collapse
+from fedetf.metrics import Consistency, Cosines, class_statistics, collapse
 
 
 def measured(z: Tensor, y: Tensor, classifier: Tensor | None = None, classes: int | None = None) -> dict[str, float]:

@@ -25,7 +25,7 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-CODE = frozenset({"method.name", "model.name", "engine.address"})  # the settings that can bring code
+CODE = frozenset({"method.name", "model.name", "measure.metrics", "engine.address"})  # the settings that can bring code
 
 
 def asks_for_code(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +34,9 @@ def asks_for_code(values: Mapping[str, Any]) -> dict[str, Any]:
     >>> asks_for_code({"method.name": "mine.py:Mine", "model.name": "cnn"})
     {'method.name': 'mine.py:Mine'}
     """
-    asked = {key: values[key] for key in ("method.name", "model.name") if is_own(str(values.get(key)))}
+    asked = {
+        key: values[key] for key in ("method.name", "model.name", "measure.metrics") if is_own(str(values.get(key)))
+    }
     address = values.get("engine.address")
     local = address in (None, "auto", "local") or HIDDEN in str(address)  # without its password it is not connected to
     return asked if local or values.get("engine.name") != "ray" else {**asked, "engine.address": address}

@@ -1,9 +1,63 @@
-"""What is measured: accuracy, neural collapse of the global model, agreement of the clients, label skew."""
+"""What is measured: metrics, one file each, and the label skew of a partition."""
 
-from fedetf.metrics.accuracy import count_correct
-from fedetf.metrics.collapse import class_statistics, collapse
+from collections.abc import Iterable
+from typing import Any
+
+from fedetf.errors import UserError, unknown
+from fedetf.metrics.accuracy import Accuracy, is_correct, recall_per_class
+from fedetf.metrics.balanced_accuracy import BalancedAccuracy
+from fedetf.metrics.base import Metric, Participant, Quantity, Tested, Values
+from fedetf.metrics.collapse import Collapse, class_statistics, collapse
 from fedetf.metrics.consistency import Consistency
 from fedetf.metrics.cosines import Cosines
+from fedetf.metrics.log_loss import LogLoss
 from fedetf.metrics.skew import label_skew
+from fedetf.metrics.suite import Suite, sums_of
+from fedetf.own_code import is_own, load_own
 
-__all__ = ["Consistency", "Cosines", "class_statistics", "collapse", "count_correct", "label_skew"]
+_ALL = (Accuracy, BalancedAccuracy, LogLoss, Collapse, Consistency)
+METRICS: dict[str, type[Metric]] = {metric.name: metric for metric in _ALL}
+QUANTITIES: list[Quantity] = [quantity for metric in _ALL for quantity in metric.quantities()]  # all that they give
+
+__all__ = [
+    "METRICS",
+    "QUANTITIES",
+    "Accuracy",
+    "Consistency",
+    "Cosines",
+    "Metric",
+    "Participant",
+    "Quantity",
+    "Suite",
+    "Tested",
+    "Values",
+    "class_statistics",
+    "collapse",
+    "find_metric",
+    "is_correct",
+    "label_skew",
+    "make_suite",
+    "recall_per_class",
+    "sums_of",
+]
+
+
+def make_suite(names: Iterable[str]) -> Suite:
+    """The metrics of these names. Accuracy is always one of them."""
+    chosen: list[type[Metric]] = [Accuracy, *map(find_metric, names)]
+    return Suite(tuple(metric() for metric in dict.fromkeys(chosen)))
+
+
+def find_metric(name: str) -> type[Metric]:
+    """A metric's class: one of :data:`METRICS`, or ``path/to/file.py:Name`` of your own."""
+    if name in METRICS:
+        return METRICS[name]
+    if is_own(name):
+        return _checked(load_own(name, "metric"), name)
+    raise unknown("metric", name, METRICS, "FILE.py:NAME of your own")
+
+
+def _checked(found: Any, name: str) -> type[Metric]:
+    if not (isinstance(found, type) and issubclass(found, Metric)):
+        raise UserError(f"{name} is not a subclass of fedetf.metrics.Metric")
+    return found

@@ -1,11 +1,42 @@
-"""Accuracy: the share of samples whose largest logit is at their label."""
+"""Accuracy: the share of samples whose largest logit is at their label; and recall, the same for each class."""
 
+from typing import ClassVar
+
+import torch
 from torch import Tensor
 
+from fedetf.metrics.base import Metric, Tested, Values
+from fedetf.state import State
 
-def count_correct(logits: Tensor, y: Tensor) -> Tensor:
-    """How many samples are classified right, from logits ``[n, C]`` and labels ``[n]``. Ties go to the lowest class.
 
-    A tensor of one number: whoever reads it waits for the device.
-    """
-    return (logits.argmax(dim=1) == y).sum()
+def is_correct(logits: Tensor, y: Tensor) -> Tensor:
+    """Which samples are classified right ``[n]``, from logits ``[n, C]`` and labels ``[n]``. Of ties, the first."""
+    return logits.argmax(dim=1) == y
+
+
+class Accuracy(Metric):
+    """The share of samples that are classified right."""
+
+    name: ClassVar = "accuracy"
+    title: ClassVar = "Accuracy"
+    about: ClassVar = "The share of samples that are classified right."
+
+    def part(self, tested: Tested) -> State:
+        """For each class, how many samples there are and how many of them are classified right: ``[C]``."""
+        none = torch.zeros(tested.logits.shape[1], dtype=torch.int64, device=tested.y.device)
+        right = is_correct(tested.logits, tested.y)
+        return {
+            "count": none.index_add(0, tested.y, torch.ones_like(tested.y)),
+            "correct": none.index_add(0, tested.y, right.to(torch.int64)),
+        }
+
+    def value(self, sums: State) -> Values:
+        """Over all samples, whatever their class."""
+        count = int(sums["count"].sum())
+        return {self.name: int(sums["correct"].sum()) / count if count else None}
+
+
+def recall_per_class(sums: State) -> list[float | None]:
+    """The share of each class that is classified right, from the sums of :class:`Accuracy`; None of an absent class."""
+    pairs = zip(sums["correct"].tolist(), sums["count"].tolist(), strict=True)
+    return [correct / count if count else None for correct, count in pairs]

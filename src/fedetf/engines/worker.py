@@ -10,7 +10,7 @@ from fedetf.engines.job import Job, placed, preparation
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory
 from fedetf.methods import Method, Scope, Upload
-from fedetf.metrics import Accuracy, Tested, Values
+from fedetf.metrics import Accuracy, Predictions, Values
 from fedetf.rng import global_stream
 from fedetf.state import State, clone
 from fedetf.transforms import make_compression
@@ -129,7 +129,7 @@ class Worker:
         h, y = held_out
         totals = torch.bincount(y.cpu(), minlength=len(self.job.dataset.classes))
         with torch.no_grad():
-            return metrics.values(metrics.part(self._tested(h, y, totals, personal=True)))
+            return metrics.values(metrics.part(self._predictions(h, y, totals, personal=True)))
 
     def evaluate(self, received: State, start: int, stop: int) -> State:
         """What the metrics sum up over a part of the test set, of the global model."""
@@ -137,12 +137,12 @@ class Worker:
         self.net.eval()
         with torch.no_grad():
             h = self.net.encoder(self._prepare(self._test.x[start:stop]))
-            tested = self._tested(h, self._test.y[start:stop], self._test_counts, personal=False)
-            return self.job.metrics.part(tested)
+            seen = self._predictions(h, self._test.y[start:stop], self._test_counts, personal=False)
+            return self.job.metrics.part(seen)
 
-    def _tested(self, h: Tensor, y: Tensor, totals: Tensor, personal: bool) -> Tested:
+    def _predictions(self, h: Tensor, y: Tensor, totals: Tensor, personal: bool) -> Predictions:
         method = self.job.method
-        return Tested(method.logits(self.net, h, personal), y, method.embed(self.net, h), totals)
+        return Predictions(method.logits(self.net, h, personal), y, method.embed(self.net, h), totals)
 
     def client(self, id: int, round: int, received: State, private: State, epochs: int, lr: float) -> Client:
         """A client at the start of a step, with what it received and what it kept in the net."""

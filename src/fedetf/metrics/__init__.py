@@ -6,7 +6,7 @@ from typing import Any
 from fedetf.errors import UserError, unknown
 from fedetf.metrics.accuracy import Accuracy, is_correct, recall_per_class
 from fedetf.metrics.balanced_accuracy import BalancedAccuracy
-from fedetf.metrics.base import Metric, Participant, Quantity, Tested, Values
+from fedetf.metrics.base import Metric, Participant, Predictions, Quantity, Values
 from fedetf.metrics.collapse import Collapse, class_statistics, collapse
 from fedetf.metrics.consistency import Consistency
 from fedetf.metrics.cosines import Cosines
@@ -27,9 +27,9 @@ __all__ = [
     "Cosines",
     "Metric",
     "Participant",
+    "Predictions",
     "Quantity",
     "Suite",
-    "Tested",
     "Values",
     "class_statistics",
     "collapse",

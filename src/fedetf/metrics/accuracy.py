@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedetf.metrics.base import Metric, Tested, Values
+from fedetf.metrics.base import Metric, Predictions, Values
 from fedetf.state import State
 
 
@@ -21,13 +21,13 @@ class Accuracy(Metric):
     title: ClassVar = "Accuracy"
     about: ClassVar = "The share of samples that are classified right."
 
-    def part(self, tested: Tested) -> State:
+    def part(self, seen: Predictions) -> State:
         """For each class, how many samples there are and how many of them are classified right: ``[C]``."""
-        none = torch.zeros(tested.logits.shape[1], dtype=torch.int64, device=tested.y.device)
-        right = is_correct(tested.logits, tested.y)
+        none = torch.zeros(seen.logits.shape[1], dtype=torch.int64, device=seen.y.device)
+        right = is_correct(seen.logits, seen.y)
         return {
-            "count": none.index_add(0, tested.y, torch.ones_like(tested.y)),
-            "correct": none.index_add(0, tested.y, right.to(torch.int64)),
+            "count": none.index_add(0, seen.y, torch.ones_like(seen.y)),
+            "correct": none.index_add(0, seen.y, right.to(torch.int64)),
         }
 
     def value(self, sums: State) -> Values:

@@ -31,7 +31,7 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Tested:
+class Predictions:
     """Samples of a test set as a model sees them: all of it, or a part."""
 
     logits: Tensor  # [n, C]
@@ -65,8 +65,8 @@ class Metric:
     >>> class Confidence(Metric):
     ...     title, better = "Mean confidence", "higher"
     ...
-    ...     def part(self, tested):
-    ...         return {"sum": tested.logits.softmax(1).amax(1).sum(), "count": torch.tensor(len(tested.y))}
+    ...     def part(self, seen):
+    ...         return {"sum": seen.logits.softmax(1).amax(1).sum(), "count": torch.tensor(len(seen.y))}
     ...
     ...     def value(self, sums):
     ...         return {self.name: float(sums["sum"] / sums["count"])}
@@ -89,7 +89,7 @@ class Metric:
         """What :meth:`value` gives, in the order in which it is shown; by default one number of the metric's name."""
         return [Quantity(cls.name, cls.title or cls.name, cls.better, cls.about)]
 
-    def part(self, tested: Tested) -> State:
+    def part(self, seen: Predictions) -> State:
         """The sums over some samples of a test set."""
         return {}
 
@@ -113,9 +113,9 @@ class Metric:
         joined = {name: self._joined(name, sums[name], part[name]) for name in sums.keys() & part.keys()}
         return {**sums, **part, **joined}
 
-    def of(self, tested: Tested) -> Values:
+    def of(self, seen: Predictions) -> Values:
         """The values of a test set in one piece."""
-        return self.value(self.part(tested))
+        return self.value(self.part(seen))
 
     def _joined(self, name: str, one: Tensor, other: Tensor) -> Tensor:
         return torch.cat([one, other]) if name in self.concatenated else one + other

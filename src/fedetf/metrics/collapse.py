@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedetf.metrics.base import Metric, Quantity, Tested, Values
+from fedetf.metrics.base import Metric, Predictions, Quantity, Values
 from fedetf.metrics.cosines import EPS
 from fedetf.state import State
 
@@ -29,9 +29,9 @@ class Collapse(Metric):
         """Those that the report shows first come first."""
         return QUANTITIES
 
-    def part(self, tested: Tested) -> State:
+    def part(self, seen: Predictions) -> State:
         """The class statistics of the features."""
-        return class_statistics(tested.z, tested.y, tested.totals)
+        return class_statistics(seen.z, seen.y, seen.totals)
 
     def model_part(self, heads: Sequence[Tensor]) -> State:
         """The class vectors, ``[heads, C, d]``."""

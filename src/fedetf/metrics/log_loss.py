@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedetf.metrics.base import Metric, Tested, Values
+from fedetf.metrics.base import Metric, Predictions, Values
 from fedetf.state import State, widest
 
 
@@ -17,10 +17,10 @@ class LogLoss(Metric):
     better: ClassVar = "lower"
     about: ClassVar = "Minus the logarithm of the probability that the model gives to the true class."
 
-    def part(self, tested: Tested) -> State:
+    def part(self, seen: Predictions) -> State:
         """The sum over samples, and their number."""
-        logits = tested.logits.to(widest(tested.logits.device))
-        return {"sum": cross_entropy(logits, tested.y, reduction="sum"), "count": torch.tensor(len(tested.y))}
+        logits = seen.logits.to(widest(seen.logits.device))
+        return {"sum": cross_entropy(logits, seen.y, reduction="sum"), "count": torch.tensor(len(seen.y))}
 
     def value(self, sums: State) -> Values:
         """The mean."""

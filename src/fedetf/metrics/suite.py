@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedetf.errors import RunError, UserError
 from fedetf.metrics.accuracy import Accuracy
-from fedetf.metrics.base import Metric, Participant, Tested, Values
+from fedetf.metrics.base import Metric, Participant, Predictions, Values
 from fedetf.state import State
 
 
@@ -38,9 +38,9 @@ class Suite:
         """Those that say something of a client's own model."""
         return Suite(tuple(metric for metric in self.metrics if metric.personal))
 
-    def part(self, tested: Tested) -> State:
+    def part(self, seen: Predictions) -> State:
         """The sums over some samples of a test set."""
-        return self._together(lambda metric: metric.part(tested))
+        return self._together(lambda metric: metric.part(seen))
 
     def client_part(self, client: Participant) -> State:
         """What one participant of a round adds."""

@@ -32,6 +32,7 @@ from torch import nn
 
 import fedetf
 from fedetf.data import Dataset, Samples
+from fedetf.metrics import Metric
 
 
 class Unbiased(fedetf.Method):
@@ -62,6 +63,16 @@ def in_order(labels, settings, rng):
     return np.array_split(np.arange(len(labels)), settings.clients)
 
 
+class Sure(Metric):
+    """How sure the model is on average."""
+
+    def part(self, seen):
+        return {"sum": seen.logits.softmax(1).amax(1).sum(), "count": torch.tensor(len(seen.y))}
+
+    def value(self, sums):
+        return {"sure": float(sums["sum"] / sums["count"])}
+
+
 class Halves:
     """Numbers of half the size."""
 
@@ -84,10 +95,11 @@ BRINGS = {
     "models": ("fedetf.encoders", "seven", "seven", "Seven features of anything"),
     "datasets": ("fedetf.datasets", "corners", "corners", "Three classes at the corners of a triangle"),
     "partitions": ("fedetf.partitions", "in-order", "in_order", "The first samples to the first client"),
+    "metrics": ("fedetf.metrics", "sure", "Sure", "How sure the model is on average"),
     "transforms": ("fedetf.transforms", "halves", "Halves", "Numbers of half the size"),
 }
 USED = ["--method", "unbiased", "--model", "seven", "--dataset", "corners", "--set", "data.partition=in-order"]
-USED += ["--set", "update.transform=halves"]
+USED += ["--set", "update.transform=halves", "--set", 'measure.metrics=["sure"]']
 SMALL = ["--clients", "3", "--rounds", "2", "--epochs", "1", "--set", "method.strength=2.0"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
-from fedetf.measure.skew import label_skew
+from fedetf.metrics.skew import label_skew
 
 LN2 = math.log(2)
 

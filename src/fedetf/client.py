@@ -14,7 +14,7 @@ from fedetf.config import PersonalSettings, TrainSettings
 from fedetf.data.batches import crop_flip
 from fedetf.data.samples import Samples
 from fedetf.heads import Net
-from fedetf.measure.accuracy import count_correct
+from fedetf.metrics.accuracy import is_correct
 from fedetf.optim import Optimiser, make_optimiser, memorise, remember
 from fedetf.rng import torch_stream
 from fedetf.state import State
@@ -190,11 +190,16 @@ class Client:
 
     def accuracy(self) -> float | None:
         """The accuracy of the net as it is on the client's test split; None if that is empty."""
-        if len(self._test) == 0:
+        held_out = self.test_features()
+        if held_out is None:
             return None
-        h, y = self._frozen_features("test"), self._data.y[self._test]
+        h, y = held_out
         with torch.no_grad():
-            return int(count_correct(self._bench.logits(self.net, h), y)) / len(y)
+            return int(is_correct(self._bench.logits(self.net, h), y).sum()) / len(y)
+
+    def test_features(self) -> tuple[Tensor, Tensor] | None:
+        """Features ``[n, D]`` of the client's test split in eval mode, and its labels ``[n]``; None if it is empty."""
+        return (self._frozen_features("test"), self._data.y[self._test]) if len(self._test) else None
 
     def note_accuracy(self) -> None:
         """Record how good the net is by now on the client's test split (Fig. 6b)."""

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from fedetf.errors import UserError, unknown
@@ -205,15 +214,28 @@ class EngineSettings(Section):
     )
 
 
+def _names(value: Any) -> Any:
+    """Names with commas between them, as they are typed after ``--set``, or a list of them."""
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
 class MeasureSettings(Section):
     """What is measured and recorded."""
 
     every: Count = Field(1, description="general accuracy every so many rounds; the last five always")
-    collapse: bool = Field(False, description="true: neural collapse and the clients' agreement as well")
+    metrics: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        ("accuracy",), description="what is measured, by name, or FILE.py:NAME of your own; accuracy always is"
+    )
+    collapse: bool = Field(False, description="true: the metrics collapse and consistency as well")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
     mlflow: Address | None = Field(
         None, repr=False, description="an MLflow tracking URI to log to as well; needs fedetf[mlflow]"
     )
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The names of all metrics that are asked for."""
+        return (*self.metrics, "collapse", "consistency") if self.collapse else self.metrics
 
     def due(self, t: int, rounds: int) -> bool:
         """Whether round t of so many is measured."""
@@ -338,7 +360,7 @@ def to_toml(value: Any) -> str:
     >>> to_toml("fedavg"), to_toml([0.1, 0.5]), to_toml(True)
     ('"fedavg"', '[0.1, 0.5]', 'true')
     """
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(to_toml, value))}]"
     try:
         return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()

@@ -16,10 +16,10 @@ from fedetf.config import Settings, resolve
 from fedetf.data import Partition, load_dataset
 from fedetf.errors import UserError
 from fedetf.federation import Listener, Round
-from fedetf.measure.cosines import Cosines
-from fedetf.measure.skew import Skew, label_skew
 from fedetf.methods import Server, Upload
 from fedetf.methods.fedavg import FedAvg
+from fedetf.metrics.cosines import Cosines
+from fedetf.metrics.skew import Skew, label_skew
 
 METHODS = ("fedavg", "fedetf")
 TRIAL = {"train.rounds": 10, "train.epochs": 2}  # short, unless the user says otherwise

@@ -22,8 +22,8 @@ from fedetf.engines.steps import Missing, Personal, Trained
 from fedetf.engines.worker import sent_parameters
 from fedetf.errors import RunError, printable
 from fedetf.forms import Sizes, misfit
-from fedetf.measure import Consistency, collapse
 from fedetf.methods import Method, Scope, Server, Upload
+from fedetf.metrics import Accuracy, Participant, Values, recall_per_class, sums_of
 from fedetf.provenance import commit
 from fedetf.server.privacy import epsilon
 from fedetf.soundness import defect, other_type, unsound
@@ -47,7 +47,15 @@ class Round:
     samples: int = 0  # that those hold whose updates were folded in
     refused: dict[int, str] = field(default_factory=dict)  # client -> why its update was left out
     missing: dict[int, str] = field(default_factory=dict)  # client -> why there was none, on real sites
-    measures: dict[str, float | None] = field(default_factory=dict)  # neural collapse and agreement, where measured
+    measures: Values = field(default_factory=dict)  # what the chosen metrics give besides the accuracy, where measured
+
+
+@dataclass
+class Watched:
+    """What metrics have seen so far of the participants of a round."""
+
+    start: State  # the encoder's trained tensors, before their training
+    sums: State = field(default_factory=dict)
 
 
 @dataclass
@@ -65,6 +73,8 @@ class Outcome:
     personal_epochs: float  # local epochs of the personal stage, mean over clients
     train_seconds: float
     epsilon: float | None  # what the noised means reveal of one client, with update.delta; None without noise
+    metrics: dict[str, Values] = field(default_factory=dict)  # "general": of the final model; "personal": their mean
+    recall_per_class: list[float | None] | None = None  # of the final global model; None if there is none to test
 
     @property
     def personal_mean(self) -> float | None:
@@ -114,6 +124,7 @@ class Federation:
         state = net.state_dict()
         sent = {**job.method.scoped(state, Scope.SHARED), **job.method.scoped(state, Scope.RECEIVED)}
         self.unsent = {name: tensor for name, tensor in state.items() if name not in sent}
+        self._tested: State | None = None  # what the metrics summed up of the global model as it is
         self._encoder = [f"encoder.{name}" for name, tensor in net.encoder.named_parameters() if tensor.requires_grad]
         self.classifiers: dict[int, Tensor] = {}  # class vectors of the last measured round's participants
         self._compression = make_compression(job.settings.update)
@@ -151,12 +162,14 @@ class Federation:
             for listener in self.listeners:
                 listener.round_done(record, self.server)
         records = self.records
-        general = records[-1].general
+        general, measures = records[-1].general, records[-1].measures
         last5 = mean([r.general for r in records[-LAST:] if r.general is not None])
         up, down = sum(r.bytes_up for r in records), sum(r.bytes_down for r in records)
         if self.method.finishes:
             more_up, more_down = self._finish()
-            general = last5 = self._accuracy(self.engine.evaluate(self.server.state)) if self.engine.measures else None
+            self._tested = None
+            measures = {**measures, **self.job.metrics.values(self._evaluated())}
+            general = last5 = measures.pop(Accuracy.name, None)
             up, down = up + more_up, down + more_down
         self._personalise()
         personals = [self.personals[client] for client in sorted(self.personals)]
@@ -174,6 +187,8 @@ class Federation:
             personal_epochs=mean([p.epochs for p in personals]) or 0.0,
             train_seconds=self.train_seconds,
             epsilon=self._epsilon(),
+            metrics=self._metrics({Accuracy.name: general, **measures}, personals),
+            recall_per_class=self._recalls(),
         )
         for listener in self.listeners:
             listener.finished(outcome)
@@ -188,14 +203,14 @@ class Federation:
             done = partial(self._client_done, record)
             received = self._received()
             trained = self.engine.train(record.participants, t, received, done)  # 1. the participants train
-            consistency = self._consistency(t)
-            sound = self._sound(trained, record, received, consistency)
+            watched = self._watched(t)
+            sound = self._sound(trained, record, received, watched)
             self.method.aggregate(self.server, sound)  # 2. the server folds in what they send
             for _ in sound:  # what a method leaves is taken all the same: workers must be free for what follows
                 pass
             self._check_model(f"round {t}")
             self.train_seconds += time.perf_counter() - began
-            self._measure(record, consistency)  # 3. what came of it
+            self._measure(record, watched)  # 3. what came of it
             record.seconds = time.perf_counter() - began
             self.records.append(record)
             yield record
@@ -253,41 +268,72 @@ class Federation:
     def _is_measured(self, t: int) -> bool:
         return self.job.settings.measure.due(t, len(self.schedule))
 
-    def _consistency(self, t: int) -> Consistency | None:
-        """What takes note of how far the participants of a round agree, where that is measured."""
-        if not self.job.settings.measure.collapse or not self._is_measured(t):
+    def _watched(self, t: int) -> Watched | None:
+        """What takes note of the participants of a round, where a metric wants to see them."""
+        if not self.job.metrics.watches_clients or not self._is_measured(t):
             return None
         self.classifiers = {}
-        return Consistency(len(self.job.dataset.classes), self._encoder, self.server.state)
+        return Watched(clone(self._encoder_of(self.server.state)))
 
-    def _note(self, result: Trained, consistency: Consistency) -> None:
+    def _note(self, result: Trained, watched: Watched) -> None:
         known = {**self.method.scoped(self.unsent, Scope.FIXED), **self.server.state}
         known |= {name: t for name, t in result.private.items() if name in self.unsent}  # a real site sends none
         trained = {name: result.upload.state.get(name, tensor) for name, tensor in known.items()}
-        vectors = self.method.class_vectors(trained)
-        if vectors is not None and len(vectors) != len(self.job.dataset.classes):
-            vectors = None  # a head of the user's own, whose weight is another thing
+        vectors = self._class_vectors(trained)
         if vectors is not None:
             self.classifiers[result.upload.client] = vectors.clone(memory_format=torch.contiguous_format)
-        consistency.add(trained, result.prototypes, vectors)
+        client = Participant(
+            len(self.job.dataset.classes), self._encoder_of(trained), watched.start, result.prototypes, vectors
+        )
+        metrics = self.job.metrics
+        watched.sums = metrics.merge(watched.sums, metrics.client_part(client))
 
-    def _measure(self, record: Round, consistency: Consistency | None) -> None:
-        values = {} if consistency is None else consistency.values()
-        if self.method.has_global and self.engine.measures and self._is_measured(record.round):
-            found = self.engine.evaluate(self.server.state)
-            record.general = self._accuracy(found)
-            if consistency is not None:
-                fixed = self.method.scoped(self.unsent, Scope.FIXED)
-                shared = self.method.class_vectors({**fixed, **self.server.state})
-                # Where heads are private, those of the participants.
-                values |= collapse(found, list(self.classifiers.values()) if shared is None else [shared])
-        record.measures = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    def _encoder_of(self, state: State) -> State:
+        """The encoder's trained tensors; nothing if some of them are not there."""
+        there = all(name in state for name in self._encoder)
+        return {name: state[name] for name in self._encoder} if there else {}
 
-    def _accuracy(self, evaluation: State) -> float:
-        return int(evaluation["correct"]) / len(self.job.dataset.test)
+    def _class_vectors(self, state: State) -> Tensor | None:
+        """The class vectors in a state; None if there are none, as in a head of the user's own."""
+        vectors = self.method.class_vectors(state)
+        return vectors if vectors is not None and len(vectors) == len(self.job.dataset.classes) else None
+
+    def _measure(self, record: Round, watched: Watched | None) -> None:
+        self._tested = None
+        if not self._is_measured(record.round):
+            return
+        metrics = self.job.metrics
+        sums = metrics.merge({} if watched is None else watched.sums, self._evaluated())
+        record.measures = metrics.values(sums)
+        record.general = record.measures.pop(Accuracy.name, None)
+
+    def _evaluated(self) -> State:
+        """What the metrics sum up of the global model as it is; nothing if there is none, or nothing to test it on."""
+        if not self.method.has_global or not self.engine.measures:
+            return {}
+        if self._tested is None:
+            fixed = self.method.scoped(self.unsent, Scope.FIXED)
+            shared = self._class_vectors({**fixed, **self.server.state})
+            heads = list(self.classifiers.values()) if shared is None else [shared]  # those of participants, if private
+            metrics = self.job.metrics
+            self._tested = metrics.merge(self.engine.evaluate(self.server.state), metrics.model_part(heads))
+        return self._tested
+
+    def _recalls(self) -> list[float | None] | None:
+        sums = sums_of(Accuracy, self._evaluated())
+        return recall_per_class(sums) if sums else None
+
+    def _metrics(self, general: Values, personals: Sequence[Personal]) -> dict[str, Values]:
+        """All values by name: of the global model; of the personal ones the plain mean over clients that have it."""
+        suite, own = self.job.metrics, [{Accuracy.name: p.accuracy, **p.measures} for p in personals]
+        there = {name: [v for values in own if (v := values.get(name)) is not None] for name in suite.personal.names}
+        return {
+            "general": {name: general.get(name) for name in suite.names},
+            "personal": {name: mean(values) for name, values in there.items()},
+        }
 
     def _sound(
-        self, trained: Iterable[Trained | Missing], record: Round, received: State, consistency: Consistency | None
+        self, trained: Iterable[Trained | Missing], record: Round, received: State, watched: Watched | None
     ) -> Iterator[Upload]:
         """Pass on the uploads that can be averaged, and keep the books of the round."""
         losses = []
@@ -305,8 +351,8 @@ class Federation:
                 record.refused[upload.client] = printable(problem)
                 continue
             self.engine.keep(result, record.round)
-            if consistency is not None:
-                self._note(result, consistency)
+            if watched is not None:
+                self._note(result, watched)
             if upload.samples:
                 losses.append((upload.samples, upload.loss))
             yield upload
@@ -370,6 +416,8 @@ def summary(job: Job, outcome: Outcome) -> dict[str, Any]:
         "personal": outcome.personal_mean,
         "personal_per_client": outcome.personal,
         "personal_curve": outcome.personal_curve,
+        "metrics": outcome.metrics,
+        "recall_per_class": outcome.recall_per_class,
         "epochs_train": epochs_trained(partition, outcome.rounds),
         "epochs_personal": outcome.personal_epochs,
         "clients_without_test": None if partition.elsewhere else sum(len(part) == 0 for part in partition.test),

@@ -98,11 +98,10 @@ def _partitions() -> list[Row]:
     return [_row(each, first_line(each.thing)) for each in registry.listing()]
 
 
-def _plugins(kind: str) -> list[Row]:
-    """What packages bring of a kind that fedetf itself has none of."""
-    from fedetf.plugins import Registry, first_line
+def _metrics() -> list[Row]:
+    from fedetf.metrics import registry
+    from fedetf.plugins import first_line
 
-    registry = Registry[Any](kind, f"fedetf.{kind}s", kind, {}, lambda found, _name: found)
     return [_row(each, first_line(each.thing)) for each in registry.listing()]
 
 
@@ -134,7 +133,7 @@ def _settings_rows() -> list[Row]:
 LISTS: dict[str, Callable[[], list[Row]]] = {
     "datasets": _datasets,
     "methods": _methods,
-    "metrics": lambda: _plugins("metric"),
+    "metrics": _metrics,
     "models": _models,
     "partitions": _partitions,
     "presets": _presets,

@@ -63,7 +63,7 @@ class Engine(ABC):
         return self.results(steps, received, bool)  # type: ignore[return-value]  # the results of such steps
 
     def evaluate(self, received: State) -> State:
-        """The global model on the whole test set: the sums of what :meth:`Worker.evaluate` gives for its parts."""
+        """The global model on the whole test set: what the metrics sum up over its parts, merged in their order."""
         total = len(self.job.dataset.test)
         starts = range(0, total, EVALUATION_BATCH)
         ends = [min(start + EVALUATION_BATCH, total) for start in starts]
@@ -71,7 +71,7 @@ class Engine(ABC):
         sums: State = {}
         for part in self.results(steps, received, bool):
             assert isinstance(part, dict)
-            sums = {name: sums[name] + value if sums else value for name, value in part.items()}
+            sums = self.job.metrics.merge(sums, part)
         return sums
 
     def _steps(self, kind: Any, clients: Sequence[int]) -> list[Step]:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from fedetf.data.samples import Dataset
 from fedetf.errors import UserError
 from fedetf.heads import Net
 from fedetf.methods import Method, make_method
+from fedetf.metrics import Suite, make_suite
 from fedetf.models import build_encoder, own_encoder
 from fedetf.rng import global_stream
 
@@ -29,6 +30,7 @@ class Job:
     dataset: Dataset
     partition: Partition
     encoder: nn.Module | None = None  # the user's own; None builds the one that the settings name
+    metrics: Suite = field(default_factory=Suite)  # what is measured
 
     @classmethod
     def make(
@@ -39,14 +41,15 @@ class Job:
         encoder: nn.Module | None = None,
         method: Method | None = None,
     ) -> "Job":
-        """A job with the method and the encoder that the settings name, unless they are at hand.
+        """A job with the method, the encoder and the metrics that the settings name, unless they are at hand.
 
         The settings are completed by all of the method's own numbers.
         """
         method = method or make_method(settings.method.model_dump(), settings.fidelity)
         encoder = encoder if encoder is not None else own_encoder(settings.model.name, dataset.shape, settings.seed)
         section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))
-        return cls(settings.model_copy(update={"method": section}), method, dataset, partition, encoder)
+        completed = settings.model_copy(update={"method": section})
+        return cls(completed, method, dataset, partition, encoder, make_suite(settings.measure.chosen))
 
     def build_net(self) -> Net:
         """A net with the initial weights: the same encoder for every method with the same seed."""

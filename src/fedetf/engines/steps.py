@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fedetf.methods import Upload
+from fedetf.metrics import Values
 from fedetf.state import State
 
 
@@ -31,7 +32,7 @@ class Trained:
 
     upload: Upload
     private: State
-    prototypes: State = field(default_factory=dict)  # where measured, see measure.Consistency
+    prototypes: State = field(default_factory=dict)  # class means, where a metric wants them: metrics.Participant
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Personal:
     curve: list[float]  # the same during the stage, where the method notes it
     epochs: float  # passes over its training split that the stage took
     state: State  # the whole net
+    measures: Values = field(default_factory=dict)  # what else was measured on its test split
 
 
 @dataclass(frozen=True)

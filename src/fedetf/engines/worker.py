@@ -9,8 +9,8 @@ from fedetf.engines.compiled import Encode, compiled
 from fedetf.engines.job import Job, placed, preparation
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory
-from fedetf.measure import class_statistics, count_correct
 from fedetf.methods import Method, Scope, Upload
+from fedetf.metrics import Accuracy, Predictions, Values
 from fedetf.rng import global_stream
 from fedetf.state import State, clone
 from fedetf.transforms import make_compression
@@ -94,7 +94,7 @@ class Worker:
     def _prototypes(self, client: Client) -> State:
         """The client's class means in eval mode, where the agreement of clients is measured."""
         measure = self.job.settings.measure
-        if not measure.collapse or not measure.due(client.round, self.job.settings.train.rounds):
+        if not self.job.metrics.watches_clients or not measure.due(client.round, self.job.settings.train.rounds):
             return {}
         with torch.no_grad():
             held = [(c, self.job.method.embed(self.net, h).mean(0), h.mean(0)) for c, h in client.class_features()]
@@ -109,7 +109,7 @@ class Worker:
         return self.job.method.summarise(client)
 
     def personalise(self, client_id: int, received: State, private: State) -> Personal:
-        """A client's personal stage after the last round, and the accuracy of the model it ends in."""
+        """A client's personal stage after the last round, and what is measured of the model it ends in."""
         settings, personal = self.job.settings.train, self.job.settings.personal
         epochs = settings.epochs if personal.epochs is None else personal.epochs
         lr = settings.lr * settings.lr_decay**settings.rounds if personal.lr is None else personal.lr
@@ -117,22 +117,32 @@ class Worker:
         with global_stream(self.job.settings.seed, "noise", settings.rounds + 1, client_id, device=self.device):
             self.job.method.personalise(client)
         passes = client.images / client.samples if client.samples else 0.0
-        return Personal(client_id, client.accuracy(), client.accuracies, passes, clone(self.net.state_dict()))
+        measures = self._personal_values(client)
+        accuracy = measures.pop(Accuracy.name, None)
+        return Personal(client_id, accuracy, client.accuracies, passes, clone(self.net.state_dict()), measures)
+
+    def _personal_values(self, client: Client) -> Values:
+        """What is measured of the net as it is, on the client's own test split; nothing if that is empty."""
+        metrics, held_out = self.job.metrics.personal, client.test_features()
+        if held_out is None:
+            return {}
+        h, y = held_out
+        totals = torch.bincount(y.cpu(), minlength=len(self.job.dataset.classes))
+        with torch.no_grad():
+            return metrics.values(metrics.part(self._predictions(h, y, totals, personal=True)))
 
     def evaluate(self, received: State, start: int, stop: int) -> State:
-        """How many images of a part of the test set the global model classifies right: ``correct``.
-
-        Where neural collapse is measured, the statistics of their features as well.
-        """
+        """What the metrics sum up over a part of the test set, of the global model."""
         self._load(received, {})
         self.net.eval()
-        method, y = self.job.method, self._test.y[start:stop]
         with torch.no_grad():
             h = self.net.encoder(self._prepare(self._test.x[start:stop]))
-            sums = {"correct": count_correct(method.logits(self.net, h, personal=False), y)}
-            if self.job.settings.measure.collapse:
-                sums |= class_statistics(method.embed(self.net, h), y, self._test_counts)
-        return sums
+            seen = self._predictions(h, self._test.y[start:stop], self._test_counts, personal=False)
+            return self.job.metrics.part(seen)
+
+    def _predictions(self, h: Tensor, y: Tensor, totals: Tensor, personal: bool) -> Predictions:
+        method = self.job.method
+        return Predictions(method.logits(self.net, h, personal), y, method.embed(self.net, h), totals)
 
     def client(self, id: int, round: int, received: State, private: State, epochs: int, lr: float) -> Client:
         """A client at the start of a step, with what it received and what it kept in the net."""

@@ -186,6 +186,8 @@ class FlowerEngine(Engine):
             return problem or too_large(result, self._shared(received), max_ratio)
         if isinstance(result, Personal) and len(result.curve) not in (0, self._notes):  # none: nothing is held out
             return f"its curve has {len(result.curve)} steps, not {self._notes}"
+        if isinstance(result, Personal) and not result.measures.keys() <= set(self.job.metrics.personal.names):
+            return "it measures what was not asked for"
         return None
 
     def _bounded(self, steps: Sequence[Step], answers: Mapping[int, Result]) -> dict[int, Result]:

@@ -3,6 +3,7 @@
 What arrives is checked at both ends; a RunError says in one line what is wrong with it.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -10,8 +11,9 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, MetricRecordValues, RecordDict
 
 from fedetf.engines.steps import Personal, Result, Step, Trained
-from fedetf.errors import RunError
+from fedetf.errors import RunError, printable
 from fedetf.flower.arrays import to_arrays, to_state
+from fedetf.metrics import Values
 from fedetf.server import Upload
 from fedetf.state import State
 
@@ -20,6 +22,7 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 TYPES = {"train": "train", "summarise": "query.summarise", "personalise": "query.personalise"}
 MOST_EPOCHS = 1e6  # of a personal stage
+MEASURE = "measure."  # before the names of what is measured of a personal model besides its accuracy
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ def pack_answer(result: Result) -> RecordDict:
         return RecordDict({"upload": to_arrays(upload.state), "metrics": MetricRecord(metrics)})
     if isinstance(result, Personal):
         personal = {"accuracy": result.accuracy, "curve": result.curve or None, "epochs": result.epochs}
+        personal |= {f"{MEASURE}{name}": value for name, value in result.measures.items()}
         known: Metrics = {name: value for name, value in personal.items() if value is not None}
         return RecordDict({"metrics": MetricRecord(known)})
     assert isinstance(result, dict)
@@ -73,7 +77,7 @@ def unpack_answer(step: Step, content: RecordDict, device: torch.device, most: i
         if not isinstance(given, list):
             raise RunError("its curve is no list")
         curve = [_checked(value, "curve", 1) for value in given]
-        return Personal(step.client, accuracy, curve, _number(metrics, "epochs", MOST_EPOCHS), {})
+        return Personal(step.client, accuracy, curve, _number(metrics, "epochs", MOST_EPOCHS), {}, _measures(metrics))
     samples, images = (_count(metrics, name) for name in ("samples", "images"))
     loss = metrics.get("loss")
     if not isinstance(loss, float):
@@ -103,6 +107,16 @@ def _record(content: RecordDict, name: str, kind: type[R]) -> R:
     if not isinstance(record, kind):
         raise RunError(f"it holds no {name}")
     return record
+
+
+def _measures(metrics: MetricRecord) -> Values:
+    values: Values = {}
+    for name, value in metrics.items():
+        if name.startswith(MEASURE):
+            if not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise RunError(f"what it calls {printable(name)} is no number")
+            values[name.removeprefix(MEASURE)] = float(value)
+    return values
 
 
 def _number(metrics: MetricRecord, name: str, most: float) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from fedetf.comparison.caption import conditions, failures
 from fedetf.comparison.ranking import Scores, Spread, rank
 from fedetf.files import make_folder, write_whole
+from fedetf.metrics import QUANTITIES
 from fedetf.paper.figures import FIGURES
 from fedetf.paper.run import Reproduction
 from fedetf.paper.verdicts import in_the_paper, judge, paper_values, sentence
@@ -19,15 +20,7 @@ from fedetf.report.page import About, write_report
 from fedetf.runs.read import ACCURACIES
 
 # Short words, so that a terminal has room for them; LEGEND says what they are.
-MEASURES = {
-    "nc2_uncentred": "NC2 as in paper",
-    "nc2": "NC2 centred",
-    "prototype_consistency": "protos",
-    "prototype_consistency_raw": "protos of h",
-    "prototype_consistency_centred": "protos centred",
-    "classifier_consistency": "heads",
-    "model_consistency": "encoders",
-}
+MEASURES = {quantity.name: quantity.short for quantity in QUANTITIES if quantity.short}
 LEGEND = """NC2 is the neural-collapse error of the global model: lower is better. The others say how far the clients
 agree after local training, in their prototypes (means of features), heads and encoders: higher is better. Mean over the
 last five rounds (of all, if there are fewer) and the seeds. docs/measures.md has their definitions.

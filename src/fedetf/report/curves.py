@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedetf.metrics import QUANTITIES, Accuracy
 from fedetf.report.groups import Arrangement
 from fedetf.runs.read import Run
 
@@ -59,65 +60,8 @@ FINETUNING = Chart(
     percent=True,
 )
 
-# What the measures are called, in the order in which they are shown; the first six stand on the page itself.
-MEASURES = {
-    "nc2": (
-        "Neural-collapse error (NC2)",
-        "How far the class means are from a simplex ETF, the arrangement with the widest equal angles. 0 is perfect;"
-        " lower is better.",
-    ),
-    "prototype_consistency": (
-        "Prototype consistency",
-        "Do clients place a class in the same direction of feature space? 1 is full agreement; higher is better.",
-    ),
-    "classifier_consistency": (
-        "Classifier consistency",
-        "Do clients' classifiers point the same way, class by class? This is classifier bias, turned round: 1 is no"
-        " bias; higher is better. A fixed classifier has 1 by construction.",
-    ),
-    "model_consistency": (
-        "Local model consistency",
-        "How alike the clients' encoders are after local training. 1 is identical; higher means less drift.",
-    ),
-    "nc1_ratio": (
-        "Within-class variability (NC1)",
-        "Spread inside classes over spread between them. 0 is full collapse; lower is better.",
-    ),
-    "nc3_cos": (
-        "Alignment of features and classifier (NC3)",
-        "Cosine between each class mean and its classifier vector. 1 is aligned; higher is better.",
-    ),
-    "nc2_uncentred": (
-        "Neural-collapse error, class means not centred",
-        "As in the paper's Figure 5b; features that are never negative cannot reach 0. Lower is better.",
-    ),
-    "prototype_consistency_raw": (
-        "Prototype consistency of the encoder's features",
-        "Of h for every method, FedETF's included; higher is better.",
-    ),
-    "prototype_consistency_centred": (
-        "Prototype consistency, centred",
-        "What is common to all classes of a client does not count; higher is better.",
-    ),
-    "nc1_trace": ("Spread within classes (NC1)", "Depends on the scale of features; lower is better."),
-    "nc1_pinv": ("Within-class variability, whitened (NC1)", "Lower is better."),
-    "nc1_cos": ("Cosine of features to their class mean (NC1)", "1 is full collapse; higher is better."),
-    "nc2_norm": ("Unequal lengths of class means (NC2)", "Coefficient of variation; 0 is equal, lower is better."),
-    "nc3_dual": ("Distance of features and classifier (NC3)", "0 is self-dual, 4 opposite; lower is better."),
-    "classifier_consistency_flat": ("Classifier consistency, whole matrix", "1 is equal; higher is better."),
-    "update_consistency": ("Consistency of updates", "1: all clients move the same way; higher is better."),
-    "drift": ("Drift", "Length of a client's update relative to the model; lower is less drift."),
-    "nc_singletons": ("Classes with a single sample", "They have no spread, and count in NC1 as such."),
-    "nc2_classes": (
-        "Class means with a direction",
-        "What the neural-collapse error rests on; with two it is always 0.",
-    ),
-    "prototypes_left_out": ("Class means of clients without a direction", "Left out of prototype consistency."),
-    "updates_left_out": ("Clients whose training changed nothing", "Left out of the consistency of updates."),
-    "nc_classes": ("Classes in the test set", "What the neural-collapse measures rest on."),
-    "prototype_classes": ("Classes with two holders or more", "What prototype consistency rests on."),
-}
-_ON_THE_PAGE = 6
+# What is charted round by round besides accuracy, in the order in which it is shown; some stand on the page itself.
+MEASURES = {quantity.name: quantity for quantity in QUANTITIES if quantity.name != Accuracy.name}
 
 
 def measure_charts(arranged: Arrangement) -> tuple[list[Chart], list[Chart]]:
@@ -126,8 +70,10 @@ def measure_charts(arranged: Arrangement) -> tuple[list[Chart], list[Chart]]:
         n for g in arranged.groups for run in g.runs for r in run.rounds for n, v in r.measures.items() if v is not None
     }
     known = [name for name in MEASURES if name in there]
-    main = list(MEASURES)[:_ON_THE_PAGE]
-    charts = {name: Chart(f"measure:{name}", *MEASURES[name], _measure(name)) for name in known}
+    main = [name for name, quantity in MEASURES.items() if quantity.main]
+    charts = {
+        name: Chart(f"measure:{name}", MEASURES[name].title, MEASURES[name].caption, _measure(name)) for name in known
+    }
     for name in sorted(there - set(MEASURES)):
         charts[name] = Chart(f"measure:{name}", name, "", _measure(name))
     return [c for n, c in charts.items() if n in main], [c for n, c in charts.items() if n not in main]

@@ -3,7 +3,7 @@
 import math
 
 from fedetf.diagnose import LEAST_GAIN, Diagnosis, Verdict
-from fedetf.measure.skew import entropy_of
+from fedetf.metrics.skew import entropy_of
 from fedetf.redact import bare
 from fedetf.report.document import Section
 from fedetf.report.figures import accuracy_figure, partition_figure

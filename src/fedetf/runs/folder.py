@@ -132,8 +132,9 @@ class RunFolder(Listener):
         if not personal.state:
             return
         make_folder(real_folder(self.path / "personal"))
-        reached = {"client": personal.client, "accuracy": personal.accuracy, "curve": personal.curve}
-        self._save(personal.state, _personal(personal.client), {**reached, "epochs": personal.epochs}, sync=False)
+        reached: dict[str, Any] = {"client": personal.client, "accuracy": personal.accuracy, "curve": personal.curve}
+        reached |= {"epochs": personal.epochs, **({"measures": personal.measures} if personal.measures else {})}
+        self._save(personal.state, _personal(personal.client), reached, sync=False)
 
     def finished(self, outcome: Outcome) -> None:
         """Write the final model and, last of all, the result."""
@@ -180,7 +181,7 @@ def _personal_done(path: Path, client: int) -> Personal | None:
     try:
         about, _ = load_checked(file)
         note = fitting(PersonalNote, about, str(file))
-        return Personal(client, note.accuracy, note.curve, note.epochs, state={})
+        return Personal(client, note.accuracy, note.curve, note.epochs, {}, note.measures)
     except (UnfitFile, OSError):  # absent, or cut short when the machine went down: it is made again
         return None
 

@@ -48,6 +48,13 @@ class RoundLines(RootModel[list[RoundLine]]):
     """rounds.jsonl."""
 
 
+class Metrics(BaseModel):
+    """What the chosen metrics gave, by name: of the final global model, and the mean over personal ones."""
+
+    general: dict[str, Maybe] = {}
+    personal: dict[str, Maybe] = {}
+
+
 class RunResult(BaseModel):
     """result.json."""
 
@@ -59,6 +66,8 @@ class RunResult(BaseModel):
     general_last5: Share
     personal: Share
     personal_curve: list[Accuracy] = []
+    metrics: Metrics = Metrics()
+    recall_per_class: list[Share] | None = None
     epochs_train: Number
     epochs_personal: Number
     bytes_up: Number
@@ -99,6 +108,7 @@ class PersonalNote(BaseModel):
 
     accuracy: Share
     curve: list[Accuracy]
+    measures: dict[str, Maybe] = {}
     epochs: Annotated[Number, Field(ge=0)]
 
 

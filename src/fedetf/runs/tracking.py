@@ -67,9 +67,10 @@ class TensorBoard(Listener):
         self._writer.flush()
 
     def finished(self, outcome: Outcome) -> None:
-        """Log the personal accuracy and close the file."""
-        if outcome.personal_mean is not None:
-            self._writer.add_scalar("personal", outcome.personal_mean, len(outcome.rounds))
+        """Log the personal accuracy, and what else was measured of personal models, and close the file."""
+        others = {f"personal/{name}": value for name, value in outcome.metrics.get("personal", {}).items()}
+        for name, value in _finite({"personal": outcome.personal_mean, **others}):
+            self._writer.add_scalar(name, value, len(outcome.rounds))
         self._writer.close()
 
 
@@ -112,7 +113,7 @@ class MLflow(Listener):
         with _warning_of(f"the results are not in MLflow{resume}"):
             self._catch_up()
             if "result.rounds" not in self._client.get_run(self._run).data.metrics:  # else: finished, and resumed
-                results = {f"result.{k}": v for k, v in _finite(summary(self._federation.job, outcome))}
+                results = {f"result.{k}": v for k, v in _finite(flat(summary(self._federation.job, outcome)))}
                 curve = [("result.personal_curve", value, step) for step, value in enumerate(outcome.personal_curve)]
                 self._log([*((name, value, len(outcome.rounds)) for name, value in results.items()), *curve])
             self._client.set_terminated(self._run)

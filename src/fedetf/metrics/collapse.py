@@ -7,16 +7,87 @@ the number of the others. A measure whose definition is empty is NaN, never 0.
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedetf.measure.cosines import EPS
+from fedetf.metrics.base import Metric, Predictions, Quantity, Values
+from fedetf.metrics.cosines import EPS
+from fedetf.state import State
 
-Statistics = dict[str, Tensor]
+
+class Collapse(Metric):
+    """Neural collapse of the global model on its test set."""
+
+    name: ClassVar = "collapse"
+    personal: ClassVar = False  # a client's own test split is small, and lacks classes
+    watches_clients: ClassVar = True  # where heads are private, NC3 is that of the participants'
+
+    @classmethod
+    def quantities(cls) -> Sequence[Quantity]:
+        """Those that the report shows first come first."""
+        return QUANTITIES
+
+    def part(self, seen: Predictions) -> State:
+        """The class statistics of the features."""
+        return class_statistics(seen.z, seen.y, seen.totals)
+
+    def model_part(self, heads: Sequence[Tensor]) -> State:
+        """The class vectors, ``[heads, C, d]``."""
+        return {"heads": torch.stack(list(heads))} if heads else {}
+
+    def value(self, sums: State) -> Values:
+        """All measures, and what they rest on."""
+        return {**collapse(sums, list(sums.get("heads", ())))}
 
 
-def class_statistics(z: Tensor, y: Tensor, totals: Tensor) -> Statistics:
+QUANTITIES = (
+    Quantity(
+        "nc2",
+        "Neural-collapse error (NC2)",
+        "lower",
+        "How far the class means are from a simplex ETF, the arrangement with the widest equal angles. 0 is perfect.",
+        short="NC2 centred",
+        main=True,
+    ),
+    Quantity(
+        "nc1_ratio",
+        "Within-class variability (NC1)",
+        "lower",
+        "Spread inside classes over spread between them. 0 is full collapse.",
+        main=True,
+    ),
+    Quantity(
+        "nc3_cos",
+        "Alignment of features and classifier (NC3)",
+        "higher",
+        "Cosine between each class mean and its classifier vector. 1 is aligned.",
+        main=True,
+    ),
+    Quantity(
+        "nc2_uncentred",
+        "Neural-collapse error, class means not centred",
+        "lower",
+        "As in the paper's Figure 5b; features that are never negative cannot reach 0.",
+        short="NC2 as in paper",
+    ),
+    Quantity("nc1_trace", "Spread within classes (NC1)", "lower", "Depends on the scale of features."),
+    Quantity("nc1_pinv", "Within-class variability, whitened (NC1)", "lower"),
+    Quantity("nc1_cos", "Cosine of features to their class mean (NC1)", "higher", "1 is full collapse."),
+    Quantity("nc2_norm", "Unequal lengths of class means (NC2)", "lower", "Coefficient of variation; 0 is equal."),
+    Quantity("nc3_dual", "Distance of features and classifier (NC3)", "lower", "0 is self-dual, 4 opposite."),
+    Quantity("nc_singletons", "Classes with a single sample", about="They have no spread, and count in NC1 as such."),
+    Quantity(
+        "nc2_classes",
+        "Class means with a direction",
+        about="What the neural-collapse error rests on; with two it is always 0.",
+    ),
+    Quantity("nc_classes", "Classes in the test set", about="What the neural-collapse measures rest on."),
+)
+
+
+def class_statistics(z: Tensor, y: Tensor, totals: Tensor) -> State:
     """Sums over features, from which all measures follow; those of parts add up to those of the whole.
 
     Parameters
@@ -41,7 +112,7 @@ def class_statistics(z: Tensor, y: Tensor, totals: Tensor) -> Statistics:
     }
 
 
-def collapse(statistics: Statistics, classifiers: Sequence[Tensor]) -> dict[str, float]:
+def collapse(statistics: State, classifiers: Sequence[Tensor]) -> dict[str, float]:
     """All measures of a model, and what they rest on.
 
     ``nc_classes`` is C', ``nc_singletons`` the number of classes with a single sample, ``nc2_classes`` that of class

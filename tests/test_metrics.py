@@ -1,17 +1,38 @@
-"""Neural-collapse and agreement measures against configurations whose values are known in closed form."""
+"""Metrics against scikit-learn, and against configurations whose values are known in closed form."""
 
 import json
 import math
+from collections.abc import Iterable
+from functools import reduce
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from conftest import blobs
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss, recall_score, roc_auc_score
 from torch import Tensor
 
 import fedetf
 from fedetf.engines.job import preparation
-from fedetf.measure import Consistency, Cosines, class_statistics, collapse
+from fedetf.errors import RunError, UserError
+from fedetf.metrics import (
+    METRICS,
+    QUANTITIES,
+    Consistency,
+    Cosines,
+    Metric,
+    Participant,
+    Predictions,
+    Suite,
+    class_statistics,
+    collapse,
+    find_metric,
+    make_suite,
+    recall_per_class,
+    sums_of,
+)
 
 
 def measured(z: Tensor, y: Tensor, classifier: Tensor | None = None, classes: int | None = None) -> dict[str, float]:
@@ -23,6 +44,104 @@ def at_means(means: Tensor, per_class: int = 2) -> tuple[Tensor, Tensor]:
     """Samples that all sit at their class mean."""
     y = torch.arange(len(means)).repeat(per_class)
     return means[y], y
+
+
+# --- the interface ----------------------------------------------------------------------------------------------------
+
+SCORES = torch.randn(60, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64) * 3
+LABELS = torch.tensor([0, 1, 1, 3] * 15)  # none of class 2
+PARTS = [(0, 1), (1, 1), (1, 30), (30, 47), (47, 60)]  # uneven, and one of them empty
+
+
+def predictions(rows: slice = slice(None)) -> Predictions:
+    """Random predictions, all or some."""
+    return Predictions(SCORES[rows], LABELS[rows], SCORES[rows], torch.bincount(LABELS, minlength=4))
+
+
+def from_parts(suite: Suite) -> dict[str, Tensor]:
+    return reduce(suite.merge, [suite.part(predictions(slice(a, b))) for a, b in PARTS])
+
+
+def test_each_metric_is_scikit_learns_merged_from_uneven_parts() -> None:
+    suite = make_suite(["log_loss", "balanced_accuracy"])
+    sums = from_parts(suite)
+    predicted, y = SCORES.argmax(1).numpy(), LABELS.numpy()
+    recall = recall_score(y, predicted, labels=range(4), average=None, zero_division=0.0)
+    with pytest.warns(UserWarning, match="y_pred contains classes not in y_true"):
+        balanced = balanced_accuracy_score(y, predicted)
+    assert suite.values(sums) == pytest.approx(
+        {
+            "accuracy": accuracy_score(y, predicted),
+            "log_loss": log_loss(y, SCORES.softmax(1).numpy(), labels=range(4)),
+            "balanced_accuracy": balanced,
+        },
+        abs=1e-12,
+    )
+    assert recall_per_class(sums_of(METRICS["accuracy"], sums)) == pytest.approx(
+        [recall[0], recall[1], None, recall[3]]
+    )
+
+
+def test_without_a_sample_there_is_no_value() -> None:
+    suite = make_suite(METRICS)
+    values = suite.values(suite.part(predictions(slice(0, 0))))
+    assert [values[name] for name in ("accuracy", "balanced_accuracy", "log_loss", "nc2")] == [None] * 4
+    assert suite.values({}) == {}
+
+
+class Ranking(Metric):
+    """The area under the ROC curve of class 0, which needs every score."""
+
+    title: ClassVar = "AUROC of the first class"
+    concatenated: ClassVar = frozenset({"scores", "first"})
+
+    def part(self, seen: Predictions) -> dict[str, Tensor]:
+        return {"scores": seen.logits[:, 0], "first": seen.y == 0, "count": torch.tensor(len(seen.y))}
+
+    def value(self, sums: dict[str, Tensor]) -> dict[str, float | None]:
+        assert sums["count"] == len(sums["scores"])
+        return {self.name: float(roc_auc_score(sums["first"].numpy(), sums["scores"].numpy()))}
+
+
+def test_parts_of_a_metric_may_be_joined_instead_of_added() -> None:
+    suite = Suite((Ranking(),))
+    expected = roc_auc_score(LABELS.numpy() == 0, SCORES[:, 0].numpy())
+    assert suite.values(from_parts(suite)) == {"ranking": pytest.approx(expected)}
+
+
+def test_what_a_metric_gives_is_what_it_names() -> None:
+    for metric in METRICS.values():
+        names = [quantity.name for quantity in metric.quantities()]
+        clients = [Participant(4, {}, {}, {}, None)] if metric is Consistency else []
+        parts = [metric().part(predictions()), *map(metric().client_part, clients)]
+        assert sorted(metric().value(reduce(metric().merge, parts))) == sorted(names)
+    assert len({quantity.name for quantity in QUANTITIES}) == len(QUANTITIES)
+    (accuracy,) = METRICS["accuracy"].quantities()
+    assert accuracy.caption == "The share of samples that are classified right. Higher is better."
+
+
+def test_metrics_that_cannot_be_used() -> None:
+    class Twin(Ranking):
+        name = "accuracy"
+
+    class Unnamed(Ranking):
+        def value(self, sums: dict[str, Tensor]) -> dict[str, float | None]:
+            return {"other": 1.0}
+
+    class Broken(Ranking):
+        def value(self, sums: dict[str, Tensor]) -> dict[str, float | None]:
+            raise KeyError("nowhere")
+
+    with pytest.raises(UserError, match="two metrics give 'accuracy'"):
+        Suite((METRICS["accuracy"](), Twin()))
+    with pytest.raises(RunError, match="gives 'other'"):
+        Suite((Unnamed(),)).values(from_parts(Suite((Unnamed(),))))
+    with pytest.raises(RunError, match="metric 'broken': KeyError"):
+        Suite((Broken(),)).values(from_parts(Suite((Broken(),))))
+    with pytest.raises(UserError, match=r"unknown metric 'acuracy'; did you mean 'accuracy'\?"):
+        find_metric("acuracy")
+    with pytest.raises(UserError, match=r"is not a subclass of fedetf\.metrics\.Metric"):
+        find_metric("json:JSONDecoder")
 
 
 # --- neural collapse --------------------------------------------------------------------------------------------------
@@ -159,14 +278,19 @@ def test_mean_cosine_of_pairs() -> None:
     assert math.isnan(mean([1.0, 0.0], [0.0, 0.0]))  # a vector without a direction is left out
 
 
-def agreement(classes: int, *clients: tuple[dict[int, list[float]], list[list[float]]]) -> dict[str, float]:
-    consistency = Consistency(classes, [], {})
+def consistency_of(clients: Iterable[Participant]) -> dict[str, float | None]:
+    metric = Consistency()
+    return metric.value(reduce(metric.merge, map(metric.client_part, clients)))
+
+
+def agreement(classes: int, *clients: tuple[dict[int, list[float]], list[list[float]]]) -> dict[str, float | None]:
+    seen = []
     for held, W in clients:
         prototypes = {"classes": torch.tensor(list(held)), "means": torch.tensor(list(held.values()))} if held else {}
         if held:
             prototypes["raw"] = 1 + prototypes["means"].abs()
-        consistency.add({}, prototypes, torch.tensor(W))
-    return consistency.values()
+        seen.append(Participant(classes, {}, {}, prototypes, torch.tensor(W)))
+    return consistency_of(seen)
 
 
 def test_prototypes_are_compared_over_those_who_hold_the_class() -> None:
@@ -201,11 +325,8 @@ def test_classifiers_are_compared_class_by_class_and_as_a_whole() -> None:
 def test_models_and_updates() -> None:
     received = {"encoder.w": torch.tensor([3.0, 4.0])}
 
-    def values(*trained: list[float]) -> dict[str, float]:
-        consistency = Consistency(2, ["encoder.w"], received)
-        for w in trained:
-            consistency.add({"encoder.w": torch.tensor(w)}, {}, None)
-        return consistency.values()
+    def values(*trained: list[float]) -> dict[str, float | None]:
+        return consistency_of(Participant(2, {"encoder.w": torch.tensor(w)}, received, {}, None) for w in trained)
 
     opposite = values([4.0, 4.0], [2.0, 4.0])
     assert opposite["update_consistency"] == pytest.approx(-1)
@@ -214,6 +335,9 @@ def test_models_and_updates() -> None:
     assert values([5.0, 6.0], [4.0, 5.0])["update_consistency"] == pytest.approx(1)
     assert math.isnan(values([3.0, 4.0], [4.0, 4.0])["update_consistency"])  # one client did not move
     assert math.isnan(values([5.0, 6.0])["model_consistency"])
+    private = consistency_of(Participant(2, {"encoder.w": torch.tensor([1.0, w])}, {}, {}, None) for w in (0.0, 1.0))
+    assert private["model_consistency"] == pytest.approx(math.sqrt(0.5))
+    assert math.isnan(private["drift"])
 
 
 # --- in a run ---------------------------------------------------------------------------------------------------------
@@ -270,3 +394,92 @@ def test_worker_processes_measure_the_same() -> None:
     one = fedetf.run(engine="serial", **options)
     two = fedetf.run(engine="processes", workers=2, **options)
     assert [r.measures for r in one.rounds] == [r.measures for r in two.rounds]
+
+
+CHOSEN = {"measure.metrics": ["log_loss", "balanced_accuracy"], "train.lr": 0.05, "data.limit": 300}
+
+
+def test_chosen_metrics_are_those_of_the_saved_models(tmp_path: Path) -> None:
+    options = {"method": "fedetf", "clients": 3, "rounds": 2, "epochs": 1, "settings": CHOSEN}
+    result = fedetf.run(out=tmp_path / "run", **options)
+    written = json.loads((tmp_path / "run/result.json").read_text())
+    data, prepare = (
+        result.job.dataset,
+        preparation(result.settings, torch.nn.Identity(), (1, 8, 8), torch.device("cpu")),
+    )
+
+    def by_sklearn(net: torch.nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
+        with torch.no_grad():
+            logits = net(prepare(x)).double()
+        recalls = [(logits.argmax(1)[y == c] == c).double().mean() for c in y.unique()]
+        loss = log_loss(y.numpy(), logits.softmax(1).numpy(), labels=range(10))
+        accuracy = accuracy_score(y.numpy(), logits.argmax(1).numpy())
+        return {"accuracy": accuracy, "log_loss": loss, "balanced_accuracy": float(torch.stack(recalls).mean())}
+
+    general = by_sklearn(result.model(), data.test.x, data.test.y)
+    assert written["metrics"]["general"] == pytest.approx(general, abs=1e-6)
+    assert (written["general"], written["personal"]) == (
+        written["metrics"]["general"]["accuracy"],
+        written["metrics"]["personal"]["accuracy"],
+    )
+    splits = [torch.as_tensor(part) for part in result.partition.test]
+    own = [by_sklearn(result.model(k), data.train.x[rows], data.train.y[rows]) for k, rows in enumerate(splits)]
+    mean = {name: sum(values[name] for values in own) / 3 for name in general}
+    assert written["metrics"]["personal"] == pytest.approx(mean, abs=1e-6)
+    assert np.mean(written["recall_per_class"]) == pytest.approx(general["balanced_accuracy"])
+    last = json.loads((tmp_path / "run/rounds.jsonl").read_text().splitlines()[-1])
+    assert last["measures"] == {name: written["metrics"]["general"][name] for name in ("log_loss", "balanced_accuracy")}
+
+
+def test_without_a_global_model_its_metrics_are_null() -> None:
+    summary = fedetf.run(
+        method="fedproto", data=blobs(), model="mlp", rounds=1, epochs=1, settings={"measure.metrics": "log_loss"}
+    ).summary
+    assert summary["metrics"]["general"] == {"accuracy": None, "log_loss": None}
+    assert summary["metrics"]["personal"]["log_loss"] > 0
+    assert summary["recall_per_class"] is None
+
+
+def test_a_finished_head_is_measured_again() -> None:
+    """CCVR calibrates its head after the last round: the result is that of the calibrated one."""
+    options = {"method": "ccvr", "data": blobs(), "model": "mlp", "rounds": 1, "epochs": 1}
+    result = fedetf.run(settings={**MEASURED, "measure.metrics": ["log_loss"]}, **options)
+    general, last = result.summary["metrics"]["general"], result.rounds[-1]
+    assert general["accuracy"] == result.general
+    assert general["log_loss"] != last.measures["log_loss"]
+    assert (general["nc3_cos"] != last.measures["nc3_cos"], general["nc2"] == last.measures["nc2"]) == (True, True)
+    assert general["drift"] == last.measures["drift"]
+
+
+OWN = """
+import torch
+
+from fedetf.metrics import Metric
+
+
+class Confidence(Metric):
+    title = "Mean confidence"
+
+    def part(self, seen):
+        return {"sum": seen.logits.softmax(1).amax(1).sum(), "count": torch.tensor(len(seen.y))}
+
+    def value(self, sums):
+        return {self.name: float(sums["sum"] / sums["count"])}
+"""
+
+
+@pytest.mark.slow
+def test_a_metric_of_ones_own_on_worker_processes_and_after_a_resume(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    settings = {**CHOSEN, "measure.metrics": f"{tmp_path / 'mine.py'}:Confidence,log_loss"}
+    options = {"method": "fedetf", "clients": 3, "rounds": 2, "epochs": 1, "settings": settings}
+    one = fedetf.run(engine="serial", out=tmp_path / "one", **options)
+    two = fedetf.run(engine="processes", workers=2, out=tmp_path / "two", **options)
+    assert 0.1 < one.summary["metrics"]["personal"]["confidence"] <= 1
+    assert one.summary["metrics"] == two.summary["metrics"]
+    (tmp_path / "one/result.json").unlink()
+    (tmp_path / "one/personal/1.safetensors").unlink()
+    with pytest.raises(UserError, match=r"measure\.metrics = .*Confidence.*--trust-code"):
+        fedetf.resume(tmp_path / "one")
+    again = fedetf.resume(tmp_path / "one", trust_code=True)
+    assert {**again.summary, "images_per_second": 0} == {**one.summary, "images_per_second": 0}

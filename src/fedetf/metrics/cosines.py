@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fedetf.state import State
+
 EPS = 1e-12  # a shorter vector has no direction
 
 
@@ -25,6 +27,18 @@ class Cosines:
         self.number = torch.zeros(rows, dtype=torch.float64)  # m, of each row
         self.left_out = 0
         self._sums: Tensor | None = None
+
+    @classmethod
+    def of(cls, sums: State) -> "Cosines":
+        """That of all vectors, from the added :meth:`sums` of some and of others."""
+        cosines = cls(len(sums["number"]))
+        cosines.number, cosines.left_out, cosines._sums = sums["number"], int(sums["left_out"]), sums.get("vectors")
+        return cosines
+
+    def sums(self) -> State:
+        """All that is kept of the vectors."""
+        vectors = {} if self._sums is None else {"vectors": self._sums}
+        return {"number": self.number, "left_out": torch.tensor(self.left_out), **vectors}
 
     def add(self, vectors: Tensor, rows: Tensor | None = None) -> None:
         """Add vectors ``[r, d]`` to the rows ``[r]``; left out: one to every row, in order."""

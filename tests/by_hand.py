@@ -46,7 +46,9 @@ def client_of(method: Method, counts: list[int], width: int | None = None, input
     return client
 
 
-def loss_of(method: Method, client: Client, h: list[list[float]], y: list[int], rows: list[int] | None = None) -> Tensor:
+def loss_of(
+    method: Method, client: Client, h: list[list[float]], y: list[int], rows: list[int] | None = None
+) -> Tensor:
     """The method's loss of a batch with these features and labels."""
     return method.loss(client, batch_of(torch.tensor(h), y, rows))
 

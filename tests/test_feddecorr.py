@@ -49,6 +49,7 @@ def test_one_sample_one_dimension_or_constant_features_cost_nothing(h: torch.Ten
         assert torch.isfinite(h.grad).all()
 
 
+@pytest.mark.slow
 def test_strength_zero_is_fedavg_to_the_bit() -> None:
     plain = small_run("fedavg")
     assert same_bits(small_run("feddecorr", coef=0.0), plain)

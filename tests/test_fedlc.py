@@ -53,9 +53,11 @@ def test_margins_that_are_alike_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("zero_count", ["one", "mask"])
+@pytest.mark.slow
 def test_tau_zero_is_fedavg_to_the_bit(zero_count: str) -> None:
     assert same_bits(small_run("fedlc", tau=0.0, zero_count=zero_count), small_run("fedavg"))
 
 
+@pytest.mark.slow
 def test_it_is_not_fedavg_otherwise() -> None:
     assert not same_bits(small_run("fedlc"), small_run("fedavg"))

@@ -48,6 +48,7 @@ def test_every_label_leaves_its_own_column_out() -> None:
         assert not_true_divergence(z, g, torch.tensor([y] * 3), 1.0).item() == pytest.approx(wanted, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_first_step_of_a_round_is_fedavgs() -> None:
     """The student is the teacher then, and without BatchNorm it gives the same features."""
     one_step = {"rounds": 1, "epochs": 1, "train.batch_size": 128, "personal.enabled": False}
@@ -56,6 +57,7 @@ def test_the_first_step_of_a_round_is_fedavgs() -> None:
         torch.testing.assert_close(tensor, b[name], atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_strength_zero_is_fedavg_to_the_bit() -> None:
     plain = small_run("fedavg")
     assert same_bits(small_run("fedntd", beta=0.0), plain)

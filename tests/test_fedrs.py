@@ -39,10 +39,12 @@ def test_predictions_are_of_plain_logits() -> None:
     assert method.logits(client.net, h, personal=True).argmax() == 2
 
 
+@pytest.mark.slow
 def test_alpha_one_is_fedavg_to_the_bit() -> None:
     assert same_bits(small_run("fedrs", alpha=1.0, graded=True), small_run("fedavg"))
 
 
+@pytest.mark.slow
 def test_where_every_client_holds_every_class_it_is_fedavg_to_the_bit() -> None:
     iid = {"clients": 2, "data.partition": "iid", "data.limit": 200}
     runs = [small_run("fedrs", iid), small_run("fedavg", iid), small_run("fedrs", iid, graded=True)]

@@ -52,6 +52,7 @@ def test_batches_of_one_and_features_that_are_all_the_same() -> None:
     assert not h.grad.any()  # and no NaN
 
 
+@pytest.mark.slow
 def test_strengths_zero_are_fedavg_to_the_bit() -> None:
     plain = small_run("fedavg")
     assert same_bits(small_run("feduv", lam=0.0, mu=0.0), plain)

@@ -57,7 +57,7 @@ def test_without_distillation_the_teacher_never_runs() -> None:
 
 
 def test_an_encoder_that_is_too_narrow_is_refused() -> None:
-    with pytest.raises(fedetf.UserError, match="10 classes needs features of length 9 or more, and .* have 8"):
+    with pytest.raises(fedetf.UserError, match=r"10 classes needs features of length 9 or more, and .* have 8"):
         FedDrPlus().build(torch.nn.Linear(5, 8), 8, 10, 0)
 
 

@@ -42,6 +42,7 @@ EXTRAS = {  # what a method sends each round beside or instead of the shared mod
     "fednh": ({"classes", "counts", "means"}, set()),
     "fedproto": ({"classes", "prototypes"}, set()),
     "ccvr": (set(), {"classes", "counts", "means", "covariances"}),
+    "spherefed": (set(), {"classes", "sums", "gram"}),
 }
 
 

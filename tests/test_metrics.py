@@ -17,6 +17,7 @@ from torch import Tensor
 import fedetf
 from fedetf.engines.job import preparation
 from fedetf.errors import RunError, UserError
+from fedetf.methods import METHODS
 from fedetf.metrics import (
     METRICS,
     QUANTITIES,
@@ -343,10 +344,10 @@ def test_models_and_updates() -> None:
 # --- in a run ---------------------------------------------------------------------------------------------------------
 
 MEASURED = {"measure.collapse": True, "personal.enabled": False, "train.lr": 0.05}
-TEN = ["fedavg", "fedprox", "feddyn", "ditto", "fedrep", "fedrod", "ccvr", "fedproto", "fednh", "fedetf"]
+ALIKE = ("fedetf", "fednh", "fedbabu", "spherefed", "fedgela", "feddrplus")  # clients' class vectors, in every round
 
 
-@pytest.mark.parametrize("method", TEN)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_measured_and_trains_as_without(method: str, tmp_path) -> None:
     options = {"method": method, "data": blobs(), "model": "mlp", "rounds": 2, "epochs": 1}
     measured = fedetf.run(settings=MEASURED, out=tmp_path / "run", **options)
@@ -357,9 +358,9 @@ def test_every_method_is_measured_and_trains_as_without(method: str, tmp_path) -
     values = measured.rounds[-1].measures
     assert -1 <= values["prototype_consistency"] <= 1
     assert -1 <= values["model_consistency"] <= 1
-    assert (values.get("nc2") is None) == (method == "fedproto")
-    assert (values.get("nc3_cos") is None) == (method == "fedproto")  # it has no global model
-    if method in ("fedetf", "fednh"):
+    assert (values.get("nc2") is None) == (not METHODS[method].has_global)
+    assert (values.get("nc3_cos") is None) == (not METHODS[method].has_global)
+    if method in ALIKE:
         assert values["classifier_consistency"] == pytest.approx(1, abs=1e-6)
     else:
         assert values["classifier_consistency"] < 1

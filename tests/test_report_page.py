@@ -14,6 +14,8 @@ from fedetf.methods import METHODS
 from fedetf.report.curves import MEASURES
 from fedetf.report.page import write_report
 
+TEN = list(METHODS)[:10]
+
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium in PATH"),
     pytest.mark.xdist_group("chromium"),
@@ -57,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten methods × three seeds × 200 rounds, with every measure."""
     folder = tmp_path_factory.mktemp("big")
-    for number, method in enumerate(METHODS):
+    for number, method in enumerate(TEN):
         for seed in (7, 8, 9):
             make_run(folder / f"{method}-s{seed}", method, seed, 200, 20, MEASURES, level=0.3 + 0.03 * number)
     return write_report([folder], folder / "page.html").path
@@ -101,7 +103,7 @@ def test_every_chart_is_drawn(browser: Browser, big: Path) -> None:
     browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     browser.run("new Promise((done) => setTimeout(done, 200))")
     assert_quiet(browser, big)
-    names = [method.__name__ for method in METHODS.values()]
+    names = [METHODS[method].__name__ for method in TEN]
     charts = browser.run("[...document.querySelectorAll('[data-chart]')].map((f) => f.dataset.chart)")
     assert sorted(charts) == sorted(["general", "loss", "finetuning", *(f"measure:{name}" for name in MEASURES)])
     for chart in charts:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fedetf.errors import UserError
-from fedetf.etf import simplex_etf
+from fedetf.etf import random_rotation, simplex_etf
 
 
 class Net(nn.Module):
@@ -101,6 +101,35 @@ class ETFHead(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         """Logits β·v_cᵀμ: ``[batch, D]`` -> ``[batch, C]``."""
         return self.beta * (self.embed(h) @ self.V)
+
+
+class StretchedETFHead(ETFHead):
+    """FedGELA's: an ETF head that also carries q ``[C]``, by which a client multiplies its logits; 1 at the start."""
+
+    q: Tensor
+
+    def __init__(self, features: int, classes: int, dim: int | None = None, seed: int = 0, beta: float = 1.0):
+        super().__init__(features, classes, dim, seed, beta=beta)
+        self.register_buffer("q", torch.ones(classes))
+
+
+class SphereHead(nn.Module):
+    """SphereFed's head: logits W_cᵀ h/‖h‖ with a random W that no optimiser trains.
+
+    Its rows are orthonormal if there are at most as many classes as features; else they only have unit length.
+    """
+
+    W: Tensor
+
+    def __init__(self, features: int, classes: int, seed: int = 0):
+        super().__init__()
+        few = classes <= features
+        W = random_rotation(features, classes, seed).T if few else unit(random_rotation(classes, features, seed))
+        self.register_buffer("W", W.to(torch.float32).contiguous())
+
+    def forward(self, h: Tensor) -> Tensor:
+        """``[batch, D]`` -> ``[batch, C]``."""
+        return unit(h) @ self.W.T
 
 
 class PrototypeHead(nn.Module):

@@ -210,8 +210,9 @@ class Worker:
 
 def sent_parameters(method: Method, net: nn.Module) -> State:
     """The parameters that clients train and send, by name: what an update is made of."""
+    shared = method.scoped(net.state_dict(), Scope.SHARED)  # the whole of it: FedBN goes by its structure
     trained = {name: tensor.detach() for name, tensor in net.named_parameters() if tensor.requires_grad}
-    return method.scoped(trained, Scope.SHARED)
+    return {name: tensor for name, tensor in trained.items() if name in shared}
 
 
 def like(pattern: Tensor, values: Tensor) -> Tensor:

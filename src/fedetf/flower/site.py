@@ -79,6 +79,9 @@ class Site:
         """Refuse a model that is not the one of the settings."""
         method, state = self.job.method, net.state_dict()
         expected = {**method.scoped(state, Scope.SHARED), **method.scoped(state, Scope.RECEIVED)}
+        if method.finishes:  # what was fixed in the rounds may have been replaced after the last
+            fixed = method.scoped(state, Scope.FIXED)
+            expected |= {name: tensor for name, tensor in fixed.items() if name in received}
         extras = {name: tensor for name, tensor in received.items() if name not in expected}
         sizes = Sizes(len(self.job.dataset.classes), net.features, sent_parameters(method, net))
         problem = defect(received, expected) or other_type(received, expected)

@@ -142,3 +142,12 @@ def check_private(method: Method) -> None:
             f"{method.name} sends {', '.join([*method.uploads, *method.summaries])} besides the model, which the noise "
             "does not cover; set update.noise=0, or choose a method that sends the model only, such as fedavg or fedetf"
         )
+
+
+def check_trainable(method: Method, encoder: nn.Module) -> None:
+    """Refuse an encoder of which nothing trains, for methods that train nothing else."""
+    if not any(parameter.requires_grad for parameter in encoder.parameters()):
+        raise UserError(
+            f"{method.name} trains the encoder only, and of this one nothing can be trained; "
+            "choose an encoder that is not frozen, or a method that trains a head, such as fedavg or fedetf"
+        )

@@ -144,6 +144,18 @@ def test_ccvr_adds_the_variance_between_clients_to_the_mean_of_deviations() -> N
     assert features.std().item() == pytest.approx(6, rel=0.01)
 
 
+def test_ccvr_finetunes_with_a_new_optimiser() -> None:
+    """Momentum that the rounds left moves FedAvg's finetuning, not CCVR's: the authors run that as another program."""
+    for name, moved in (("fedavg", True), ("ccvr", False)):
+        job = fedetf.run(method=name, model="mlp", settings={**SMALL, "personal.enabled": False}, **OPTIONS).job
+        received = Federation(job, []).server.state
+        kept = {f"momentum.batches.{key}": torch.full_like(received[key], 0.01) for key in ("head.weight", "head.bias")}
+        with_it, without = (
+            Worker(job, torch.device("cpu")).personalise(0, received, private).state for private in (kept, {})
+        )
+        assert torch.equal(with_it["head.weight"], without["head.weight"]) != moved
+
+
 def test_each_turn_of_the_projection_has_an_optimiser_of_its_own() -> None:
     """Stage two on full batches, beside torch's own SGD made anew for each turn, as the authors' code does."""
     job = fedetf.run(method="fedetf", model="mlp", settings={**SMALL, "train.batch_size": 1000}, **OPTIONS).job

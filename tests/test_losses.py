@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fedetf import balanced_cross_entropy
+from fedetf.losses import log_prior
 
 
 def equation_6(z: np.ndarray, y: np.ndarray, n: np.ndarray, gamma: float) -> float:
@@ -21,6 +22,16 @@ def test_equation_6(gamma: float) -> None:
     z, y, n = rng.normal(size=(16, 5)), rng.integers(0, 5, 16), np.array([1, 3, 40, 7, 200])
     loss = balanced_cross_entropy(torch.tensor(z), torch.tensor(y), torch.tensor(n), gamma)
     assert loss.item() == pytest.approx(equation_6(z, y, n, gamma), abs=1e-12)
+
+
+def test_the_logarithm_has_the_precision_of_the_logits() -> None:
+    """In single precision runs keep the bits they always had: on some CPUs log 7 is not the double one rounded."""
+    counts = torch.arange(1, 100)
+    assert torch.equal(log_prior(counts, 1.0), counts.to(torch.float32).log())
+    in_double = log_prior(counts, 1.0, dtype=torch.float64)
+    assert in_double.tolist() == pytest.approx([math.log(n) for n in range(1, 100)], rel=1e-15)
+    half = balanced_cross_entropy(torch.zeros(1, 2, dtype=torch.float16), torch.tensor([1]), torch.tensor([99_999, 1]))
+    assert half.item() == pytest.approx(math.log(100_000))
 
 
 def test_worked_examples() -> None:

@@ -8,14 +8,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedetf.errors import UserError
-from fedetf.state import widest
 
 ZeroCount = Literal["one", "mask"]
 
 
-def log_prior(counts: Tensor, gamma: float, zero_count: ZeroCount = "one") -> Tensor:
-    """γ·log n_c, what Eq. 6 adds to the logit of class c; ``counts`` and the result are ``[classes]``, in double
-    precision where the device has it.
+def log_prior(
+    counts: Tensor, gamma: float, zero_count: ZeroCount = "one", dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """γ·log n_c, what Eq. 6 adds to the logit of class c; ``counts`` and the result are ``[classes]``, in ``dtype``.
+
+    It is not taken in double precision and rounded: on some processors log 7 in single precision differs from that in
+    the last bit, and runs would not keep their bits.
 
     For a class the client lacks the printed formula gives weight 0: the class leaves the softmax ("mask"). The results
     in the paper were made with such counts set to 1 ("one", the default), which also leaves a client with a single
@@ -24,8 +27,8 @@ def log_prior(counts: Tensor, gamma: float, zero_count: ZeroCount = "one") -> Te
     if zero_count not in ("one", "mask"):
         raise UserError(f"zero_count must be 'one' or 'mask', not {zero_count!r}")
     if gamma == 0:  # n⁰ = 1, also for n = 0
-        return torch.zeros(counts.shape, device=counts.device)
-    logs = gamma * counts.clamp(min=1).to(widest(counts.device)).log()
+        return torch.zeros(counts.shape, dtype=dtype, device=counts.device)
+    logs = gamma * counts.clamp(min=1).to(dtype).log()
     return logs if zero_count == "one" else logs.masked_fill(counts == 0, float("-inf"))
 
 
@@ -55,7 +58,8 @@ def balanced_cross_entropy(
     """
     if counts.shape != logits.shape[-1:]:
         raise UserError(f"counts have shape {tuple(counts.shape)}; expected [{logits.shape[-1]}], one for each class")
-    return F.cross_entropy(logits + log_prior(counts, gamma, zero_count).to(logits.dtype), labels)
+    precision = torch.promote_types(logits.dtype, torch.float32)
+    return F.cross_entropy(logits + log_prior(counts, gamma, zero_count, precision), labels)
 
 
 def squared_distance(tensors: Mapping[str, Tensor], centre: Mapping[str, Tensor]) -> Tensor:

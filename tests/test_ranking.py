@@ -12,7 +12,7 @@ import pytest
 from fedetf.cli import main
 from fedetf.comparison.ranking import rank
 
-METHODS = ["fedavg", "ditto", "fedrep", "fedetf"]
+METHODS = ["fedavg", "ditto", "fedetf"]
 SEEDS = (7, 8, 9)
 
 
@@ -62,24 +62,14 @@ def in_markdown(cell: str) -> tuple[str, bool]:
 
 @pytest.fixture
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """What a terminal shows of a comparison in which the last seed of Ditto failed."""
+    """What a terminal shows of a comparison in which the best seed of FedAvg failed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "150")
-    blocked = Path("compared/ditto-s9/config.toml.part")  # a folder where the run wants to write: it cannot begin
+    blocked = Path("compared/fedavg-s8/config.toml.part")  # a folder where the run wants to write: it cannot begin
     blocked.mkdir(parents=True)
-    small = [
-        "--clients",
-        "3",
-        "--rounds",
-        "2",
-        "--epochs",
-        "1",
-        "--set",
-        "data.limit=150",
-        "--set",
-        "personal.rounds=1",
-    ]
+    small = ["--clients", "5", "--rounds", "3", "--epochs", "3", "--alpha", "0.1"]
+    small += ["--set", "data.limit=300", "--set", "personal.rounds=1"]
     command = ["compare", "--methods", ",".join(METHODS), "--seeds", ",".join(map(str, SEEDS)), *small]
     assert main([*command, "--out", "compared"]) == 1
     out, err = capsys.readouterr()
@@ -93,14 +83,16 @@ def test_after_a_failed_seed_all_say_the_same(said: str) -> None:
         (method, seed): json.loads(Path(f"compared/{method}-s{seed}/result.json").read_text())
         for method in METHODS
         for seed in SEEDS
-        if (method, seed) != ("ditto", 9)
+        if (method, seed) != ("fedavg", 8)
     }
     marks = {}
-    for key in ("general_last5", "personal"):  # the truth, from the runs: seeds 7 and 8 are those that all have
-        means = {m: statistics.mean(results[m, seed][key] for seed in (7, 8)) for m in METHODS}
+    for key in ("general_last5", "personal"):  # the truth, from the runs: seeds 7 and 9 are those that all have
+        means = {m: statistics.mean(results[m, seed][key] for seed in (7, 9)) for m in METHODS}
         ahead = {m: sum(other > mean for other in means.values()) for m, mean in means.items()}
         marks[key] = {m for m in METHODS if ahead[m] < 2}
-    assert ("fedavg" in marks["general_last5"]) == ("ditto" in marks["general_last5"])  # they share a global model
+    own = {m: statistics.mean(r["general_last5"] for (of, _), r in results.items() if of == m) for m in METHODS}
+    assert marks["general_last5"] == {"fedavg", "ditto"}  # they share a global model
+    assert own["fedetf"] > own["fedavg"]  # on its own seeds FedETF would be second
 
     truth = []
     for method in METHODS:
@@ -109,8 +101,9 @@ def test_after_a_failed_seed_all_say_the_same(said: str) -> None:
             values = [100 * result[key] for (m, _), result in results.items() if m == method]
             line.append((f"{statistics.mean(values):.2f}±{statistics.pstdev(values):.2f}", method in marked))
         truth.append(line)
-    seeds = ["2" if method == "ditto" else "3" for method in METHODS]
-    lines = Path("compared/table.md").read_text("utf-8").splitlines()[2:6]
+    seeds = ["2" if method == "fedavg" else "3" for method in METHODS]
+
+    lines = Path("compared/table.md").read_text("utf-8").splitlines()[2:5]
     markdown = [line.strip("| ").split(" | ") for line in lines]
     assert [[in_markdown(cell) for cell in row[1:3]] for row in markdown] == truth
     assert [row[3] for row in markdown] == seeds
@@ -134,4 +127,4 @@ def test_after_a_failed_seed_all_say_the_same(said: str) -> None:
     for line, (general, personal) in zip(terminal, truth, strict=True):
         shown = re.findall(r"(\x1b\[1m)?(\d+\.\d+±\d+\.\d+)", line)  # bold, or not
         assert [(number, bool(bold)) for bold, number in shown] == [general, personal]
-    assert "Failed: ditto, seed 9" in Path("compared/table.md").read_text("utf-8")
+    assert "Failed: fedavg, seed 8" in Path("compared/table.md").read_text("utf-8")

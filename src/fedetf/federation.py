@@ -126,6 +126,7 @@ class Federation:
             clone(job.method.server_state(net)),
             parameters=tuple(parameters),
             plain=frozenset(job.method.temperatures),
+            train=job.settings.train,
             settings=job.settings.server,
             update=job.settings.update,
             noise=self.engine.noise,
@@ -332,8 +333,17 @@ class Federation:
             other_type(sent, shared)
             or unsound(sent, shared, result.upload.images, max_ratio)
             or misfit(extras, self.method.uploads, self.sizes, result.upload.samples)
+            or self._unlikely_distance(result.upload)
             or defect(result.private, {})
         )
+
+    def _unlikely_distance(self, upload: Upload) -> str | None:
+        """What is wrong with how far a client says its classes are from an even mix, where that counts."""
+        most = math.log(len(self.job.dataset.classes))
+        if self.job.settings.server.weights != "disco":
+            return None
+        sound = upload.distance is not None and 0 <= upload.distance <= most + 1e-9
+        return None if sound else f"the distance of its classes from an even mix is no number from 0 to {most:.4g}"
 
     def _check_enough(self, record: Round, sound: int) -> None:
         """Stop, before the server has changed, if too many updates were left out."""

@@ -14,15 +14,30 @@ from fedetf.methods.ditto import Ditto
 from fedetf.methods.fedavg import FedAvg
 from fedetf.methods.feddyn import FedDyn
 from fedetf.methods.fedetf import FedETF
+from fedetf.methods.fedfa import FedFA
+from fedetf.methods.fedfm import FedFM
 from fedetf.methods.fednh import FedNH
+from fedetf.methods.fednova import FedNova
 from fedetf.methods.fedproto import FedProto
 from fedetf.methods.fedprox import FedProx
+from fedetf.methods.fedpvr import FedPVR
 from fedetf.methods.fedrep import FedRep
 from fedetf.methods.fedrod import FedRoD
+from fedetf.methods.moon import MOON
+from fedetf.methods.scaffold import Scaffold
 from fedetf.own_code import is_own, load_own, loaded
 from fedetf.server import Server, Upload
 
-_ALL = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH, FedETF)
+_ALL = (
+    *(FedAvg, FedNova),
+    *(FedProx,),
+    *(FedDyn, Scaffold, FedPVR),
+    *(Ditto, FedRep),
+    *(FedRoD, CCVR),
+    *(FedProto, FedNH),
+    *(MOON, FedFM, FedFA),
+    *(FedETF,),
+)
 METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 
 __all__ = [

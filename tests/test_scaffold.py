@@ -62,7 +62,7 @@ def test_partial_participation_by_hand(two) -> None:
 
 
 def test_momentum_is_reckoned_with(two) -> None:
-    """η = 0.01, 20 steps, momentum 0.9, worked out by recursion. Dividing by τ would give 4.67 in round two, and 358."""
+    """η = 0.01, 20 steps, momentum 0.9, worked out by recursion. Dividing by τ would give 4.67 in round two."""
     federation = two([[0, 1]] * 10, lr=0.01, epochs=20, momentum=0.9)
     path = [weight(federation) for _ in federation.rounds()]
     assert (path[0], path[1], path[9]) == pytest.approx((1.472289, 1.904444, 2.199765), abs=1e-5)

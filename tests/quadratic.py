@@ -29,6 +29,7 @@ def quadratic(
     epochs: int = 1,
     start: float = 0.0,
     settings: dict | None = None,
+    momentum: float = 0.0,
     **numbers: float,
 ) -> Federation:
     """A federation of ``method`` in which client k pulls w towards centres[k]; each epoch is one full-batch step."""
@@ -46,7 +47,7 @@ def quadratic(
             "train.epochs": epochs,
             "train.rounds": len(schedule),
             "train.lr_decay": 1.0,
-            "train.momentum": 0.0,
+            "train.momentum": momentum,
             "train.weight_decay": 0.0,
             **(settings or {}),
         },

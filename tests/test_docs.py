@@ -157,13 +157,14 @@ def test_settings_of_a_method_page(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_traffic_of_a_method_page(name: str) -> None:
     job = prepare(resolve(None, {"method.name": name, "data.clients": 2, "data.limit": 60, "train.epochs": 1}))
-    server = Federation(job, []).server
+    federation = Federation(job, [])
+    server, received = federation.server, federation._received()
     worker = Worker(job, torch.device("cpu"))
-    sent = worker.train(0, 1, server.state, {})
+    sent = worker.train(0, 1, received, {})
     truth = {
-        "down, each round": server.state,
+        "down, each round": received,
         "up, each round": sent.upload.state,
-        "up, once after the last round": worker.summarise(0, server.state, sent.private) if job.method.finishes else {},
+        "up, once after the last round": worker.summarise(0, received, sent.private) if job.method.finishes else {},
         "stays with the client": sent.private,
         "stays with the server": server.own,
     }
@@ -175,8 +176,9 @@ def test_traffic_of_a_method_page(name: str) -> None:
 
 
 def grouped(names: Any) -> list[str]:
-    """Tensor names, with those of the encoder, of v_k and of g_k as one."""
-    return list(dict.fromkeys(re.sub(r"^(encoder|v|g)\..*", r"\1.*", name) for name in names))
+    """Tensor names, with those of the encoder as one, and those that are like the net's tensors (v_k, g_k)."""
+    likeness = re.compile(r"^(encoder|\w+(?=\.(?:encoder|head)\.))\..*")
+    return list(dict.fromkeys(likeness.sub(r"\1.*", name) for name in names))
 
 
 def test_named_tests_exist() -> None:

@@ -41,6 +41,11 @@ TRAINED = {"samples", "loss", "images"}
 EXTRAS = {  # what a method sends each round beside or instead of the shared model, and once more after the last
     "fednh": ({"classes", "counts", "means"}, set()),
     "fedproto": ({"classes", "prototypes"}, set()),
+    "fednova": ({"steps"}, set()),
+    "scaffold": ({"steps"}, set()),
+    "fedpvr": ({"steps"}, set()),
+    "fedfm": ({"classes", "counts", "means"}, set()),
+    "fedfa": ({"anchors"}, set()),
     "ccvr": (set(), {"classes", "counts", "means", "covariances"}),
     "spherefed": (set(), {"classes", "sums", "gram"}),
 }

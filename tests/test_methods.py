@@ -73,7 +73,7 @@ def test_the_personal_stage_leaves_server_and_client_states_alone(method: str) -
     private = [federation.private.load(k) for k in rounds]
     states = [federation.server.state, federation.server.own, *private]
     before = [{name: tensor.clone() for name, tensor in state.items()} for state in states]
-    list(federation.engine.personalise(range(len(federation.job.partition)), federation.server.state))
+    list(federation.engine.personalise(range(len(federation.job.partition)), federation._received()))
     assert federation.private.rounds == rounds
     for old, new in zip(before, states, strict=True):
         assert all(torch.equal(tensor, new[name]) for name, tensor in old.items())
@@ -82,7 +82,7 @@ def test_the_personal_stage_leaves_server_and_client_states_alone(method: str) -
 @pytest.mark.parametrize("method", METHODS)
 def test_a_client_does_not_depend_on_who_ran_before_on_the_same_worker(method: str) -> None:
     job = fedetf.run(method=method, settings=SMALL, **OPTIONS).job
-    received = Federation(job, []).server.state
+    received = Federation(job, [])._received()
     used, fresh = Worker(job, torch.device("cpu")), Worker(job, torch.device("cpu"))
     used.personalise(0, received, {})
     used.train(1, 1, received, {})
@@ -99,9 +99,9 @@ def test_uploads_share_no_memory_with_anything(method: str) -> None:
     federation = Federation(job, [])
     worker = Worker(job, torch.device("cpu"))
     before = {name: tensor.clone() for name, tensor in federation.server.state.items()}
-    first = worker.train(0, 1, federation.server.state, {})
+    first = worker.train(0, 1, federation._received(), {})
     kept = {name: tensor.clone() for name, tensor in {**first.upload.state, **first.private}.items()}
-    worker.train(1, 1, federation.server.state, {})
+    worker.train(1, 1, federation._received(), {})
     assert all(torch.equal(tensor, kept[name]) for name, tensor in {**first.upload.state, **first.private}.items())
     assert all(torch.equal(tensor, before[name]) for name, tensor in federation.server.state.items())
 

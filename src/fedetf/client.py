@@ -15,7 +15,7 @@ from fedetf.data.batches import crop_flip
 from fedetf.data.samples import Samples
 from fedetf.heads import Net
 from fedetf.metrics.accuracy import is_correct
-from fedetf.optim import Optimiser, make_optimiser, memorise, remember
+from fedetf.optim import Optimiser, make_optimiser, memorise, remember, uphill
 from fedetf.rng import torch_stream
 from fedetf.state import State
 
@@ -168,12 +168,10 @@ class Client:
         self.net.train()
         self.net.encoder.train(encoder_runs)
         for rows in self._batches(epochs, stream, repeat):
-            with torch.enable_grad(), _lone_sample_safe(self.net, len(rows)):
-                batch = self._batch(rows, features)
-                value = loss(self, batch)
-            for optimiser in optimisers:
-                optimiser.zero_grad()
-            value.backward()
+            batch, value = self._gradient(loss, rows, features, optimisers)
+            if self.settings.sam:
+                with uphill(tensors.values(), self.net.buffers(), self.settings.sam):
+                    self._gradient(loss, rows, features, optimisers, batch)
             for optimiser in optimisers:
                 optimiser.step()
             if after_step is not None:
@@ -187,6 +185,23 @@ class Client:
             self._features.clear()
         for optimiser in optimisers if self.settings.keep_momentum else ():
             memorise(optimiser, names, self.memory)
+
+    def _gradient(
+        self,
+        loss: Loss,
+        rows: Tensor,
+        features: Tensor | None,
+        optimisers: Sequence[Optimiser],
+        first: Batch | None = None,
+    ) -> tuple[Batch, Tensor]:
+        """Give the trained tensors the gradient of a batch's loss; the batch and the loss. For ``first`` see _batch."""
+        with torch.enable_grad(), _lone_sample_safe(self.net, len(rows)):
+            batch = self._batch(rows, features, first)
+            value = loss(self, batch)
+        for optimiser in optimisers:
+            optimiser.zero_grad()
+        value.backward()
+        return batch, value
 
     def accuracy(self) -> float | None:
         """The accuracy of the net as it is on the client's test split; None if that is empty."""
@@ -211,9 +226,16 @@ class Client:
         """The tensors that the current training moves, by name."""
         return self._trained
 
-    def class_features(self) -> Iterator[tuple[int, Tensor]]:
-        """For each class that the client trains on, its number and the features ``[n_c, D]`` of its samples."""
-        h, y = self._frozen_features("train"), self._data.y[self._train]
+    def class_features(self, state: Mapping[str, Tensor] | None = None) -> Iterator[tuple[int, Tensor]]:
+        """For each class that the client trains on, its number and the features ``[n_c, D]`` of its samples.
+
+        They are those of the net, or of other weights ``state``, such as ``client.received``; nothing is augmented.
+        """
+        y = self._data.y[self._train]
+        if state is None:
+            h = self._frozen_features("train")
+        else:
+            h = self._encode_by(self._encoder_of(state), self._plain_inputs("train"))
         for c in self.counts.nonzero().flatten().tolist():
             yield c, h[y == c]
 
@@ -224,9 +246,7 @@ class Client:
         with its own BatchNorm statistics and without gradients. Unless inputs are augmented, the features of all rows
         are computed once and kept: the tensors must not change meanwhile.
         """
-        encoder = self.net.encoder
-        names = (*dict(encoder.named_parameters()), *dict(encoder.named_buffers()))
-        weights = {name: state[f"encoder.{name}"] for name in names if f"encoder.{name}" in state}
+        weights = self._encoder_of(state)
         if self._bench.augment:
             return self._encode_by(weights, [batch.x])
         key = tuple(map(id, weights.values()))
@@ -234,6 +254,12 @@ class Client:
             chunks = torch.arange(self.samples, device=self._train.device).split(EVALUATION_BATCH)
             self._taught[key] = weights, self._encode_by(weights, (self._inputs(rows) for rows in chunks))
         return self._taught[key][1][batch.rows]
+
+    def _encoder_of(self, state: Mapping[str, Tensor]) -> State:
+        """The encoder's tensors in a state of the net, by the encoder's own names."""
+        encoder = self.net.encoder
+        names = (*dict(encoder.named_parameters()), *dict(encoder.named_buffers()))
+        return {name: state[f"encoder.{name}"] for name in names if f"encoder.{name}" in state}
 
     @torch.no_grad()
     def _encode_by(self, weights: State, inputs: Iterable[Tensor]) -> Tensor:
@@ -308,12 +334,15 @@ class Client:
             for rows in order.to(self._train.device).split(sizes):
                 yield from [rows] * repeat
 
-    def _batch(self, rows: Tensor, features: Tensor | None) -> Batch:
-        """The samples in these rows, with the kept features of a frozen encoder or with those of one that trains."""
+    def _batch(self, rows: Tensor, features: Tensor | None, first: Batch | None = None) -> Batch:
+        """The samples in these rows, with the kept features of a frozen encoder or with those of one that trains.
+
+        ``first`` is the same batch as it was encoded before: its inputs, however augmented, are taken once more.
+        """
         y = self._data.y[self._train[rows]]
         if features is not None:
-            return Batch(features[rows], y, rows, lambda: self._inputs(rows))
-        x = self._inputs(rows)
+            return Batch(features[rows], y, rows, lambda: self._inputs(rows)) if first is None else first
+        x = self._inputs(rows) if first is None else first.x
         with torch.autocast(x.device.type, self._bench.precision, enabled=self._bench.precision is not None):
             h = self._bench.encode(x).float()  # in full precision for the head and the loss
         return Batch(h, y, rows, lambda: x)
@@ -328,12 +357,14 @@ class Client:
         """Features ``[n, D]`` of a split in eval mode, computed once until the encoder changes."""
         self.net.eval()
         if split not in self._features:
-            indices = self._train if split == "train" else self._test
             with torch.no_grad():
-                chunks = indices.split(EVALUATION_BATCH)
-                parts = [self.net.encoder(self._bench.prepare(self._data.x[chunk])) for chunk in chunks]
-            self._features[split] = torch.cat(parts)
+                self._features[split] = torch.cat([self.net.encoder(x) for x in self._plain_inputs(split)])
         return self._features[split]
+
+    def _plain_inputs(self, split: Literal["train", "test"]) -> Iterator[Tensor]:
+        """What the encoder sees of a split if nothing is augmented, in batches."""
+        indices = self._train if split == "train" else self._test
+        return (self._bench.prepare(self._data.x[chunk]) for chunk in indices.split(EVALUATION_BATCH))
 
 
 @contextmanager

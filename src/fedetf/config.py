@@ -117,6 +117,13 @@ class TrainSettings(Section):
         False, description="true: a client's momentum, or what another optimiser remembers, lives on in its next round"
     )
     weight_decay: NonNegative = Field(5e-4, description="weight decay of local training, on every trained tensor")
+    sam: NonNegative = Field(
+        0.0, description="ρ of SAM: steps follow the gradient at the worst point so far away, e.g. 0.05; 0: as usual"
+    )
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round; that after the last is the personal stage's."""
+        return float(self.lr * self.lr_decay ** (round - 1))
 
     def describe(self) -> str:
         """How long the training is, in a few words."""
@@ -170,6 +177,11 @@ class ServerSettings(Section):
         None, description="faulty updates that trimmed_mean, krum and multi_krum reckon with; left out: a fifth"
     )
     radius: Positive = Field(10.0, description="how far one update can pull the centre of centred_clip")
+    weights: Literal["size", "uniform", "disco"] = Field(
+        "size", description="what a model counts in the mean: n_k, the same, or n_k and less for a skewed class mix"
+    )
+    disco_a: NonNegative = Field(0.5, description="of disco: how much a skewed class mix counts against a client")
+    disco_b: NonNegative = Field(1.0, description="of disco: what every client gets, divided by their number")
     optimiser: Literal["none", "momentum", "adagrad", "adam", "yogi"] = Field(
         "none", description="the server's step towards the combined model; none: it takes that model"
     )
@@ -278,6 +290,18 @@ class Settings(Section):
     def _get(self, key: str) -> Any:
         section, _, name = key.partition(".")
         return getattr(getattr(self, section), name, None)
+
+    @model_validator(mode="after")
+    def _disco_needs_honest_clients(self) -> "Settings":
+        if self.server.weights == "disco" and self.update.noise:
+            raise PydanticCustomError(
+                "disco", "server.weights = 'disco' needs a number of each client that no noise covers; choose either"
+            )
+        if self.server.weights == "disco" and self.server.combine != "mean":
+            raise PydanticCustomError(
+                "disco", "server.weights = 'disco' is made for server.combine = 'mean'; choose either"
+            )
+        return self
 
     def portable(self) -> dict[str, Any]:
         """What a model's file says of its run: all but what concerns the machine, and of the data's path its end."""

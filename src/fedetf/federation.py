@@ -137,6 +137,7 @@ class Federation:
             clone(job.method.server_state(net)),
             parameters=tuple(parameters),
             plain=frozenset(job.method.temperatures),
+            train=job.settings.train,
             settings=job.settings.server,
             update=job.settings.update,
             noise=self.engine.noise,
@@ -347,6 +348,8 @@ class Federation:
             record.bytes_up += nbytes(upload.state)
             record.images += upload.images
             problem = self._decode(upload) or unfit(result, self.method, self.server.state, self.sizes, max_ratio)
+            if problem is None and self.job.settings.server.weights == "disco":
+                problem = unlikely_distance(upload, self.sizes.classes)
             if problem is not None:
                 record.refused[upload.client] = printable(problem)
                 continue
@@ -393,6 +396,14 @@ def unfit(result: Trained, method: Method, state: State, sizes: Sizes, max_ratio
         or misfit(extras, method.uploads, sizes, result.upload.samples)
         or defect(result.private, {})
     )
+
+
+def unlikely_distance(upload: Upload, classes: int) -> str | None:
+    """What is wrong with how far a client says its classes are from an even mix, for ``server.weights = "disco"``."""
+    most = math.log(classes)
+    if upload.distance is not None and 0 <= upload.distance <= most + 1e-9:
+        return None
+    return f"the distance of its classes from an even mix is no number from 0 to {most:.4g}"
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -5,7 +5,8 @@ compiler, five seconds that every run and every worker would pay.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -118,6 +119,30 @@ def make_optimiser(name: Name, tensors: Iterable[Tensor], lr: float, momentum: f
     if name == "sgd":
         return SGD(tensors, lr, momentum, weight_decay)
     return Adam(tensors, lr, weight_decay, decoupled=name == "adamw")
+
+
+@contextmanager
+def uphill(tensors: Iterable[Tensor], buffers: Iterable[Tensor], rho: float) -> Iterator[None]:
+    """Within the block the tensors stand at the worst point nearby, w + ρ g/‖g‖ (SAM, Foret et al. 2021).
+
+    g are the gradients that they have, and the norm is over all of them together. Whoever takes gradients in the block
+    steps by them from w, where the tensors are back afterwards to the bit. So are the buffers: BatchNorm's statistics
+    are those of the pass at w.
+    """
+    moved = [tensor for tensor in tensors if tensor.grad is not None]
+    gradients = [tensor.grad.detach() for tensor in moved if tensor.grad is not None]
+    before = [(tensor, tensor.detach().clone()) for tensor in (*moved, *buffers)]
+    if gradients:
+        length = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+        with torch.no_grad():
+            for tensor, g in zip(moved, gradients, strict=True):
+                tensor.add_(rho / (length + 1e-12) * g)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in before:
+                tensor.copy_(value)
 
 
 def remember(optimiser: Optimiser, names: Mapping[int, str], memory: State) -> None:

@@ -46,6 +46,7 @@ class Job:
         The settings are completed by all of the method's own numbers.
         """
         method = method or make_method(settings.method.model_dump(), settings.fidelity)
+        method.check(settings)
         encoder = encoder if encoder is not None else own_encoder(settings.model.name, dataset.shape, settings.seed)
         section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))
         completed = settings.model_copy(update={"method": section})

@@ -46,7 +46,7 @@ def pack_result(result: Result, warned: Sequence[str]) -> bytes:
     """What came of a step, and the warnings that were given in it."""
     if isinstance(result, Trained):
         upload = result.upload
-        about = {"client": upload.client, "samples": upload.samples, "loss": upload.loss, "images": upload.images}
+        about = {name: value for name, value in vars(upload).items() if name != "state"}
         states = {"upload": upload.state, "private": result.private, "prototypes": result.prototypes}
         return pack({"warned": warned, "trained": about}, **states)
     if isinstance(result, Personal):

@@ -12,6 +12,7 @@ from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_
 from fedetf.methods import Method, Scope, Upload
 from fedetf.metrics import Accuracy, Predictions, Values
 from fedetf.rng import global_stream
+from fedetf.server.weights import label_distance
 from fedetf.state import State, clone
 from fedetf.transforms import make_compression
 
@@ -72,13 +73,14 @@ class Worker:
         ``private`` is what it kept from its last one; empty before its first.
         """
         method, settings = self.job.method, self.job.settings.train
-        lr = settings.lr * settings.lr_decay ** (round - 1)
-        client = self.client(client_id, round, received, private, settings.epochs, lr)
+        client = self.client(client_id, round, received, private, settings.epochs, settings.rate(round))
         with global_stream(self.job.settings.seed, "noise", round, client_id, device=self.device):
             method.local(client)
         sent = clone(method.upload(client), torch.contiguous_format)  # in any engine the same
         sent, residual = self._compressed(sent, client.received, private)
-        upload = Upload(client_id, client.samples, sent, client.mean_loss, client.images)
+        disco = self.job.settings.server.weights == "disco"
+        distance = label_distance(client.counts) if disco else None
+        upload = Upload(client_id, client.samples, sent, client.mean_loss, client.images, distance)
         memory = {OPTIMISER + name: tensor for name, tensor in client.memory.items()}
         own = method.scoped(self.net.state_dict(), Scope.PRIVATE)
         return Trained(upload, clone({**own, **client.private, **memory, **residual}), self._prototypes(client))
@@ -112,7 +114,7 @@ class Worker:
         """A client's personal stage after the last round, and what is measured of the model it ends in."""
         settings, personal = self.job.settings.train, self.job.settings.personal
         epochs = settings.epochs if personal.epochs is None else personal.epochs
-        lr = settings.lr * settings.lr_decay**settings.rounds if personal.lr is None else personal.lr
+        lr = settings.rate(settings.rounds + 1) if personal.lr is None else personal.lr
         client = self.client(client_id, settings.rounds + 1, received, private, epochs, lr)
         with global_stream(self.job.settings.seed, "noise", settings.rounds + 1, client_id, device=self.device):
             self.job.method.personalise(client)

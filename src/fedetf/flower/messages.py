@@ -56,6 +56,8 @@ def pack_answer(result: Result) -> RecordDict:
     if isinstance(result, Trained):
         upload = result.upload
         metrics: Metrics = {"samples": upload.samples, "loss": upload.loss, "images": upload.images}
+        if upload.distance is not None:
+            metrics["distance"] = upload.distance
         return RecordDict({"upload": to_arrays(upload.state), "metrics": MetricRecord(metrics)})
     if isinstance(result, Personal):
         personal = {"accuracy": result.accuracy, "curve": result.curve or None, "epochs": result.epochs}
@@ -82,7 +84,9 @@ def unpack_answer(step: Step, content: RecordDict, device: torch.device, most: i
     loss = metrics.get("loss")
     if not isinstance(loss, float):
         raise RunError("it sends no loss")
-    return Trained(Upload(step.client, samples, _tensors(content, "upload", device, most), loss, images), private={})
+    distance = _number(metrics, "distance", math.inf) if "distance" in metrics else None
+    sent = _tensors(content, "upload", device, most)
+    return Trained(Upload(step.client, samples, sent, loss, images, distance), private={})
 
 
 def _order(record: ConfigRecord) -> Order:

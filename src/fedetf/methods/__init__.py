@@ -17,18 +17,24 @@ from fedetf.methods.feddecorr import FedDecorr
 from fedetf.methods.feddrplus import FedDrPlus
 from fedetf.methods.feddyn import FedDyn
 from fedetf.methods.fedetf import FedETF
+from fedetf.methods.fedfa import FedFA
+from fedetf.methods.fedfm import FedFM
 from fedetf.methods.fedgela import FedGELA
 from fedetf.methods.fedlc import FedLC
 from fedetf.methods.fednh import FedNH
+from fedetf.methods.fednova import FedNova
 from fedetf.methods.fedntd import FedNTD
 from fedetf.methods.fedper import FedPer
 from fedetf.methods.fedproto import FedProto
 from fedetf.methods.fedprox import FedProx
+from fedetf.methods.fedpvr import FedPVR
 from fedetf.methods.fedrep import FedRep
 from fedetf.methods.fedrod import FedRoD
 from fedetf.methods.fedrs import FedRS
 from fedetf.methods.feduv import FedUV
 from fedetf.methods.lgfedavg import LGFedAvg
+from fedetf.methods.moon import MOON
+from fedetf.methods.scaffold import Scaffold
 from fedetf.methods.spherefed import SphereFed
 from fedetf.plugins import Registry
 from fedetf.server import Server, Upload
@@ -36,8 +42,10 @@ from fedetf.server import Server, Upload
 _PAPER = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH, FedETF)
 _FIXED_CLASSIFIERS = (FedBABU, SphereFed, FedGELA, FedDrPlus)
 _LOSSES = (FedLC, FedRS, FedDecorr, FedUV, FedNTD)
+_FEATURES = (MOON, FedFM, FedFA)
+_CLASSICS = (Scaffold, FedNova, FedPVR)
 _PERSONAL = (FedPer, FedBN, LGFedAvg)
-_ALL = (*_PAPER, *_FIXED_CLASSIFIERS, *_LOSSES, *_PERSONAL)
+_ALL = (*_PAPER, *_FIXED_CLASSIFIERS, *_LOSSES, *_FEATURES, *_CLASSICS, *_PERSONAL)
 METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 
 __all__ = [

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from fedetf.client import Batch, Client
-from fedetf.config import PersonalSettings
+from fedetf.config import PersonalSettings, Settings
 from fedetf.errors import UserError
 from fedetf.forms import Forms
 from fedetf.heads import Net
@@ -56,6 +56,9 @@ class Method(BaseModel):
             cls.name = cls.__name__.lower()
         if list(inspect.signature(cls.loss).parameters)[2:] == ["h", "y"]:
             raise UserError(f"{cls.__name__}.loss(client, h, y) is loss(client, batch) now: take batch.h and batch.y")
+
+    def check(self, settings: Settings) -> None:
+        """Refuse, by a UserError that says what to do, settings that make no sense with this method."""
 
     def personal_phases(self, settings: PersonalSettings) -> int:
         """How many times ``personal.epochs`` epochs the personal stage takes."""
@@ -151,3 +154,9 @@ def check_trainable(method: Method, encoder: nn.Module) -> None:
             f"{method.name} trains the encoder only, and of this one nothing can be trained; "
             "choose an encoder that is not frozen, or a method that trains a head, such as fedavg or fedetf"
         )
+
+
+def check_plain_mean(method: Method, settings: Settings) -> None:
+    """Refuse other weights for methods whose server takes plain means."""
+    if settings.server.weights == "disco":
+        raise UserError(f"{method.name} counts every client the same; leave out server.weights")

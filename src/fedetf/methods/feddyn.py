@@ -8,10 +8,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fedetf.client import Batch, Client
-from fedetf.config import Positive
+from fedetf.config import Positive, Settings
 from fedetf.heads import Net
 from fedetf.losses import inner_product, squared_distance
-from fedetf.methods.base import Method
+from fedetf.methods.base import Method, check_plain_mean
 from fedetf.server import Server, Upload
 from fedetf.state import State
 
@@ -28,6 +28,10 @@ class FedDyn(Method):
     family: ClassVar = "variance reduction"
 
     alpha: Positive = Field(0.01, description="strength of the regularisation")  # appendix B
+
+    def check(self, settings: Settings) -> None:
+        """h is the mean of all g_k only if every client counts the same."""
+        check_plain_mean(self, settings)
 
     def client_state(self, net: Net) -> State:
         """g_k, the client's linear term, over all trained tensors; BatchNorm's buffers have none."""

@@ -4,15 +4,16 @@ Uploads pass, in this order: clipping (``update.clip``), the rule that combines 
 (``update.noise``), and the server's step (``server.optimiser``). By default that is the mean by data size, and no more.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from fedetf.config import ServerSettings, UpdateSettings
+from fedetf.config import ServerSettings, TrainSettings, UpdateSettings
 from fedetf.server import combine as rules
 from fedetf.server.optimisers import initial_memory, is_plain, moved, zeros
 from fedetf.server.privacy import Noise, clipped
+from fedetf.server.weights import disco
 from fedetf.state import State, select, widest
 
 CENTRE = "centre."  # before the names of where centred clipping ended
@@ -27,6 +28,7 @@ class Upload:
     state: State
     loss: float  # mean training loss, for the record
     images: int  # how many it trained on, epochs counted, for the record
+    distance: float | None = None  # of its classes from an even mix, where server.weights = "disco"
 
 
 class NoiseSource(Protocol):
@@ -69,6 +71,7 @@ class Server:
     round: int = 0
     parameters: tuple[str, ...] = ()  # those of ``state`` that clients train; the others are buffers
     plain: frozenset[str] = frozenset()  # those that an adaptive optimiser must not touch, see Method.temperatures
+    train: TrainSettings = field(default_factory=TrainSettings)  # how clients train
     settings: ServerSettings = field(default_factory=ServerSettings)
     update: UpdateSettings = field(default_factory=UpdateSettings)
     noise: NoiseSource = field(default_factory=lambda: RoundNoise(Noise(b"")))
@@ -81,21 +84,21 @@ class Server:
         if self.settings.combine == "centred_clip":
             self.memory |= {CENTRE + name: zeros(tensor) for name, tensor in parameters.items()}
 
-    def combine(self, uploads: Iterable[Upload], uniform: bool = False) -> State:
+    def combine(self, uploads: Iterable[Upload], uniform: bool = False, beside: Collection[str] = ()) -> State:
         """One model of those that were sent, by ``server.combine``, with noise if asked for; empty if there are none.
 
-        ``uniform`` gives every client the same weight instead of n_k; so do noise and all rules but the mean. Clients
-        without samples do not count then.
+        ``uniform`` gives every client the same weight whatever ``server.weights`` says; so do noise and all rules but
+        the mean. Clients without samples do not count then. ``beside`` names statistics in the uploads that are
+        combined along with the model, by the same rule and weights, but not clipped: take them out again.
         """
         uniform = uniform or self.settings.combine != "mean" or self.update.noise > 0
         counted = 0
 
         def models() -> Iterable[tuple[int, State, float]]:
             nonlocal counted
-            for upload in uploads:
-                if upload.samples or not uniform:
-                    counted += 1
-                    yield upload.client, self._model(upload), 1.0 if uniform else upload.samples
+            for upload, weight in self._weighed(uploads, uniform):
+                counted += 1
+                yield upload.client, self._model(upload) | select(upload.state, beside), weight
 
         combined = self._combined(models())
         if combined and self.update.noise > 0:
@@ -113,6 +116,16 @@ class Server:
         """What the optimiser moves: a normalised step would move a temperature by the same amount every round."""
         kept = () if self.settings.optimiser == "momentum" else self.plain
         return [name for name in self.parameters if name not in kept]
+
+    def _weighed(self, uploads: Iterable[Upload], uniform: bool) -> Iterable[tuple[Upload, float]]:
+        """Each upload with its weight in the mean. FedDisco's weights depend on all: so many models in memory."""
+        if uniform or self.settings.weights == "uniform":
+            return ((upload, 1.0) for upload in uploads if upload.samples)
+        if self.settings.weights == "size":
+            return ((upload, upload.samples) for upload in uploads)
+        sent = [upload for upload in uploads if upload.samples]
+        sizes, distances = [u.samples for u in sent], [u.distance or 0.0 for u in sent]
+        return zip(sent, disco(sizes, distances, self.settings.disco_a, self.settings.disco_b), strict=True)
 
     def _model(self, upload: Upload) -> State:
         """The model in an upload, clipped; statistics beside it are the method's own."""

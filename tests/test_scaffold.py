@@ -86,8 +86,8 @@ def test_c_is_the_mean_of_all_c_k_whoever_takes_part() -> None:
 
 
 def test_the_first_round_is_fedavg_with_equal_weights_to_the_bit() -> None:
-    options = {**OPTIONS, "settings": {**SMALL, "server.weights": "uniform"}}
-    a, b = (fedetf.run(method=m, **options).model().state_dict() for m in ("fedavg", "scaffold"))
+    a = fedetf.run(method="fedavg", settings={**SMALL, "server.weights": "uniform"}, **OPTIONS).model().state_dict()
+    b = fedetf.run(method="scaffold", settings=SMALL, **OPTIONS).model().state_dict()
     assert all(torch.equal(tensor, b[name]) for name, tensor in a.items())
 
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import children
 from test_resume import assert_same_run
 
 KILLS = int(os.environ.get("FEDETF_KILLS", "9"))
@@ -31,15 +32,7 @@ FLAGS = [
     "2",
 ]
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")]
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started and that are alive."""
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:  # it is gone
-        return []
+pytestmark = pytest.mark.slow
 
 
 def victim(main: int, who: str, rng: random.Random) -> int | None:

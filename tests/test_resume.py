@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import children, command
 from rich.console import Console
 
 import fedetf
@@ -168,23 +169,24 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def workers() -> set[str]:
-    """The processes of any fork server on this machine."""
-    lines = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return {line.split()[0] for line in lines if "serve_forks(" in line}
+def workers(main: int) -> list[int]:
+    """What a run has started, and what that has started."""
+    servers = children(main)
+    return [*servers, *(worker for server in servers for worker in children(server))]
 
 
 @pytest.mark.slow
 def test_killed_with_worker_processes(tmp_path: Path) -> None:
-    others = workers()
     fedetf.run(method="feddyn", clients=4, rounds=6, epochs=2, settings={"data.limit": 300}, out=tmp_path / "whole")
     broken = tmp_path / "broken"
     process = start("run", *FLAGS.split(), "--out", str(broken))
     for checkpoint in ("round-00001", "round-00004"):
         wait_for(lambda name=checkpoint: (broken / f"checkpoints/{name}.safetensors").exists())
+        started = workers(process.pid)
+        assert started
         process.kill()
         process.communicate()
-        wait_for(lambda: workers() <= others)  # nothing is left running
+        wait_for(lambda pids=started: not any("serve_forks" in command(pid) for pid in pids))  # nothing is left running
         process = start("resume", str(broken))
     assert process.communicate()[1].count("round ") <= 3
     assert process.returncode == 0

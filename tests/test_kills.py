@@ -15,6 +15,8 @@ import pytest
 from processes import children
 from test_resume import assert_same_run
 
+from fedetf.cli import main
+
 KILLS = int(os.environ.get("FEDETF_KILLS", "9"))
 METHODS = ("feddyn", "ditto", "fedetf")  # private state of two kinds, and a long personal stage
 FLAGS = [
@@ -32,7 +34,7 @@ FLAGS = [
     "2",
 ]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(max(900, 60 * KILLS))]
 
 
 def victim(main: int, who: str, rng: random.Random) -> int | None:
@@ -73,8 +75,7 @@ def killed_until_done(folder: Path, method: str, kills: int, rng: random.Random)
 @pytest.mark.parametrize("method", METHODS)
 def test_killed_anywhere_it_ends_in_the_same_bits(tmp_path: Path, method: str) -> None:
     rng = random.Random(f"kills {method}")
-    whole = start("run", "--method", method, *FLAGS, "--out", str(tmp_path / "whole"))
-    assert whole.wait() == 0
+    assert main(["run", "--method", method, *FLAGS, "--out", str(tmp_path / "whole")]) == 0
     wanted, done, number = -(-KILLS // len(METHODS)), 0, 0
     while done < wanted:  # a run may be over before all of them
         number += 1

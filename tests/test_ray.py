@@ -26,6 +26,7 @@ from test_engines import OPTIONS, SMALL, assert_equal  # noqa: E402  # after the
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.xdist_group("ray"),  # one cluster at a time
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves files open
 ]

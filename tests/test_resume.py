@@ -89,6 +89,7 @@ def go_on(folder: Path, method: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     rng = random.Random(7)
     kills, in_personal_stage = 0, 0
@@ -116,9 +117,12 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_before_each_single_write(tmp_path: Path) -> None:
     """Not left to chance: killed before the n-th rename, sync or removal of a run, for every n there is."""
-    options = {**OPTIONS, "rounds": 3, "clients": 3}  # the third checkpoint lets the first be removed
+    small = {**OPTIONS["settings"], "data.limit": 60}
+    # The third checkpoint lets the first be removed.
+    options = {**OPTIONS, "rounds": 3, "clients": 3, "model": "mlp", "settings": small}
     whole = tmp_path / "whole"
     fedetf.run(method="ditto", out=whole, **options)
     for n in range(1, 1000):
@@ -197,13 +201,16 @@ def test_killed_with_worker_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_says_how_to_go_on(tmp_path: Path, number: int) -> None:
     folder = tmp_path / "run"
-    process = start("run", *FLAGS.split(), "--out", str(folder))
+    process = start("run", *FLAGS.split(), "--rounds", "500", "--out", str(folder))
     wait_for(lambda: (folder / "checkpoints/round-00001.safetensors").exists())
     process.send_signal(number)
     error = process.communicate()[1]
     assert process.returncode == 130
     assert error.splitlines()[-1] == f"interrupted; what was done is saved; go on with: fedetf resume {folder}"
     assert "Traceback" not in error
+    assert (folder / "rounds.jsonl").read_text().endswith("\n")
+    assert list((folder / "checkpoints").glob("*.safetensors"))
+    assert not (folder / "result.json").exists()
 
 
 # --- damaged files, wrong folders -------------------------------------------------------------------------------------

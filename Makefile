@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 # Bytecode is written when a module is first used: compiling all of torch up front doubles the time of an install.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
 
+# Each test has a limit (pyproject.toml); this one is for all of them, should pytest itself stand still.
+PYTEST := $(if $(shell command -v timeout),timeout --foreground --signal=INT --kill-after=60 60m )$(BIN)/pytest \
+	--numprocesses auto --dist loadgroup
+
 .PHONY: demo setup test fuzz coverage quick lint docs clean
 
 demo: $(VENV)/core
@@ -14,17 +18,17 @@ demo: $(VENV)/core
 setup: $(VENV)/dev
 
 test: setup lint docs
-	$(BIN)/pytest --numprocesses auto --dist loadgroup --durations 30
+	$(PYTEST) --durations 30 -rs
 
 # Strangers' settings, command lines, files and messages: 10,000 new examples of each test, hours on two cores.
 fuzz: setup
-	FEDETF_FUZZ=10000 $(BIN)/pytest --numprocesses auto --dist loadgroup -p no:cacheprovider $(wildcard tests/test_fuzz_*.py)
+	FEDETF_FUZZ=10000 $(BIN)/pytest --numprocesses auto --dist loadgroup --timeout 0 -p no:cacheprovider $(wildcard tests/test_fuzz_*.py)
 
 coverage: setup
-	$(BIN)/pytest --numprocesses auto --dist loadgroup --cov --cov-report=term
+	$(PYTEST) --cov --cov-report=term
 
 quick: setup
-	$(BIN)/pytest --numprocesses auto --dist loadgroup -m "not slow"
+	$(PYTEST) -m "not slow"
 
 lint: setup
 	$(BIN)/ruff check

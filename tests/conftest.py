@@ -4,7 +4,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,32 @@ import pytest
 import torch
 from PIL import Image
 
+import fedetf.data.load
+
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What may take longer than others begins first, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _digits_once() -> Iterator[None]:
+    """The digits become a tensor once in a process, not for each of a thousand runs, where it is most of the work."""
+    stack = fedetf.data.load.stack_images
+    digits: dict[int | None, torch.Tensor] = {}
+
+    def stacked(pictures: Sequence, size: int | None, where: str) -> torch.Tensor:
+        if where != "digits":
+            return stack(pictures, size, where)
+        if size not in digits:
+            digits[size] = stack(pictures, size, where)
+        return digits[size].clone()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fedetf.data.load, "stack_images", stacked)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,8 @@
 """The command line: what a user types, what comes back, and with which status."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -199,26 +196,6 @@ def test_help_has_an_example_and_does_not_wait_for_torch(command: list[str]) -> 
 def test_module_and_exit_status() -> None:
     assert fedetf("list", "presets").returncode == 0
     assert fedetf("run", "--alpha", "0").returncode == 2
-
-
-@pytest.mark.slow
-def test_interrupted_run_keeps_what_was_done() -> None:
-    command = [sys.executable, "-m", "fedetf", "run", "--rounds", "500", "--out", "r", "--set", "data.limit=300"]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    ) as run:
-        deadline = time.monotonic() + 60
-        while not list(Path("r").glob("checkpoints/*.safetensors")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        run.send_signal(signal.SIGINT)
-        assert run.stderr is not None
-        err = run.stderr.read()
-    assert run.returncode == 130
-    assert "interrupted; what was done is saved; go on with: fedetf resume r" in err
-    assert "Traceback" not in err
-    assert Path("r/rounds.jsonl").read_text().endswith("\n")
-    assert list(Path("r/checkpoints").glob("*.safetensors"))
-    assert not Path("r/result.json").exists()
 
 
 @pytest.mark.slow

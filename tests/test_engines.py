@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from processes import children
 from pydantic import Field
 from torch import nn
 
@@ -223,12 +224,6 @@ def test_a_worker_that_dies_is_replaced_and_its_client_trained_again(tmp_path: P
 def test_a_client_that_ends_every_worker_ends_the_run() -> None:
     with pytest.raises(RunError, match=r"client 1, round 1: its worker died 3 times without a word"):
         fedetf.run(method=DiesAlways, **{**OPTIONS, "participation": 1.0}, **THREE, settings=SMALL)
-
-
-def children(pid: int) -> list[int]:
-    table = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True).stdout
-    pairs = [tuple(map(int, line.split())) for line in table.splitlines()[1:]]
-    return [child for child, parent in pairs if parent == pid]
 
 
 def kill(pid: int) -> None:

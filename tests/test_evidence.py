@@ -27,7 +27,8 @@ fedetf compare --methods fedprox --seeds 7,8 --clients 3 --rounds 3 --epochs 1 -
 
 LONG = "fedetf compare --methods fedavg --seeds 7 --rounds 1000 --engine processes --workers 2 --out long"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+in_one_worker = pytest.mark.xdist_group("evidence")  # so that the whole queue runs once
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -77,6 +78,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@in_one_worker
 def test_killed_ten_times_it_comes_to_the_same(whole: Path, tmp_path: Path) -> None:
     rng, home = random.Random(19), tmp_path / "broken"
     for _ in range(10):
@@ -101,6 +103,7 @@ def test_its_command_ends_with_it(tmp_path: Path) -> None:
     wait_for(lambda: not Path(f"/proc/{child}").exists())
 
 
+@in_one_worker
 def test_what_is_done_and_what_is_left(whole: Path) -> None:
     said = queue("status", whole).communicate()[0]
     assert [line.split(";")[0].split("  ")[0] for line in said.splitlines()[:3]] == [
@@ -131,6 +134,7 @@ def test_a_benchmark_stops_it_meanwhile(tmp_path: Path) -> None:
     ended(process)
 
 
+@in_one_worker
 def test_small_files_are_kept_and_spare_a_new_machine_the_work(whole: Path, tmp_path: Path) -> None:
     sys.path.insert(0, str(SCRIPT.parent))
     try:

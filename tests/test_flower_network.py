@@ -207,7 +207,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds its processes in /proc")
-@pytest.mark.xdist_group("network")
+@pytest.mark.timeout(900)
 def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path) -> None:
     folder, data = tmp_path, tmp_path / "data"
     apps = {method: make_app(folder / method, method, rounds) for method, rounds in (("fedetf", 2), ("feddyn", 3))}

@@ -12,7 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import children
 from test_resume import assert_same_run
+
+from fedetf.cli import main
 
 KILLS = int(os.environ.get("FEDETF_KILLS", "9"))
 METHODS = ("feddyn", "ditto", "fedetf")  # private state of two kinds, and a long personal stage
@@ -31,15 +34,7 @@ FLAGS = [
     "2",
 ]
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")]
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started and that are alive."""
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:  # it is gone
-        return []
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(max(900, 60 * KILLS))]
 
 
 def victim(main: int, who: str, rng: random.Random) -> int | None:
@@ -80,8 +75,7 @@ def killed_until_done(folder: Path, method: str, kills: int, rng: random.Random)
 @pytest.mark.parametrize("method", METHODS)
 def test_killed_anywhere_it_ends_in_the_same_bits(tmp_path: Path, method: str) -> None:
     rng = random.Random(f"kills {method}")
-    whole = start("run", "--method", method, *FLAGS, "--out", str(tmp_path / "whole"))
-    assert whole.wait() == 0
+    assert main(["run", "--method", method, *FLAGS, "--out", str(tmp_path / "whole")]) == 0
     wanted, done, number = -(-KILLS // len(METHODS)), 0, 0
     while done < wanted:  # a run may be over before all of them
         number += 1

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import fedetf
+from fedetf.api import from_short, prepare
 from fedetf.cli import main
+from fedetf.config import resolve
 from fedetf.engines.job import Job
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
@@ -27,6 +29,11 @@ def eight_clients(seed: int = 0) -> tuple[list, tuple]:
     ones = np.flatnonzero(y == 1)[:30]
     rest = np.array_split(np.random.default_rng(seed).permutation(np.setdiff1d(np.arange(400), ones)), 7)
     return [(x[rows], y[rows]) for rows in [ones, *rest]], (dataset.test.x.numpy(), dataset.test.y.numpy())
+
+
+def job_of(method: str) -> Job:
+    """What `fedetf.run` would train, untrained."""
+    return prepare(resolve(None, {**from_short({**OPTIONS, "method": method}), **SMALL}))
 
 
 def test_the_ten_come_first_and_all_have_descriptions_and_citations(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +72,7 @@ def test_same_seed_same_bits(method: str, tmp_path) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_personal_stage_leaves_server_and_client_states_alone(method: str) -> None:
-    job = fedetf.run(method=method, settings=SMALL, **OPTIONS).job
+    job = job_of(method)
     federation = Federation(job, [[0, 2], [1, 2]])
     list(federation.rounds())
     rounds = dict(federation.private.rounds)
@@ -81,7 +88,7 @@ def test_the_personal_stage_leaves_server_and_client_states_alone(method: str) -
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_client_does_not_depend_on_who_ran_before_on_the_same_worker(method: str) -> None:
-    job = fedetf.run(method=method, settings=SMALL, **OPTIONS).job
+    job = job_of(method)
     received = Federation(job, [])._received()
     used, fresh = Worker(job, torch.device("cpu")), Worker(job, torch.device("cpu"))
     used.personalise(0, received, {})
@@ -95,7 +102,7 @@ def test_a_client_does_not_depend_on_who_ran_before_on_the_same_worker(method: s
 
 @pytest.mark.parametrize("method", METHODS)
 def test_uploads_share_no_memory_with_anything(method: str) -> None:
-    job = fedetf.run(method=method, settings=SMALL, **OPTIONS).job
+    job = job_of(method)
     federation = Federation(job, [])
     worker = Worker(job, torch.device("cpu"))
     before = {name: tensor.clone() for name, tensor in federation.server.state.items()}
@@ -115,9 +122,15 @@ def test_encoder_without_batchnorm_and_plain_vectors(method: str) -> None:
     assert result.personal is not None
 
 
+@pytest.fixture(scope="module")
+def fedavg() -> fedetf.Result:
+    return fedetf.run(method="fedavg", settings=SMALL, **OPTIONS)
+
+
+@pytest.mark.xdist_group("fedavg")  # one worker, so that it is trained once
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedrod", "ccvr", "fednh", "fedetf"])
-def test_initial_encoder_partition_and_schedule_are_the_same_for_all(method: str) -> None:
-    a, b = (fedetf.run(method=m, settings=SMALL, **OPTIONS) for m in ("fedavg", method))
+def test_initial_encoder_partition_and_schedule_are_the_same_for_all(method: str, fedavg: fedetf.Result) -> None:
+    a, b = fedavg, fedetf.run(method=method, settings=SMALL, **OPTIONS)
     first, second = (run.job.build_net().encoder.state_dict() for run in (a, b))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert a.schedule == b.schedule
@@ -126,8 +139,7 @@ def test_initial_encoder_partition_and_schedule_are_the_same_for_all(method: str
 
 @pytest.mark.parametrize("method", ["fedprox", "fedrod", "fednh", "fedetf"])
 def test_no_update_at_all_leaves_the_server_as_it_is(method: str) -> None:
-    result = fedetf.run(method=method, settings=SMALL, **OPTIONS)
-    federation = Federation(Job(result.settings, result.job.method, result.job.dataset, result.partition), [])
+    federation = Federation(job_of(method), [])
     before = {name: tensor.clone() for name, tensor in federation.server.state.items()}
     federation.method.aggregate(federation.server, [])
     assert all(torch.equal(tensor, before[name]) for name, tensor in federation.server.state.items())
@@ -167,7 +179,7 @@ def test_fidelity_leaves_a_users_own_method_alone() -> None:
 
 
 def test_a_part_of_the_encoder_can_be_trained_alone() -> None:
-    job = fedetf.run(method="fedavg", settings=SMALL, **OPTIONS).job
+    job = job_of("fedavg")
     client = Worker(job, torch.device("cpu")).client(0, 1, Federation(job, []).server.state, {}, epochs=1, lr=0.1)
     before = {name: tensor.clone() for name, tensor in client.net.named_parameters()}
     client.train(job.method.loss, ["encoder.stages.1", "head"])

@@ -1,13 +1,23 @@
-"""The Ray engine on a cluster of two nodes on this machine: the same bits as serial, also when a node is lost."""
+"""The Ray engine on a cluster of two nodes on this machine: the same bits as serial, also when a node is lost.
 
+Other clusters of this machine, of other versions too, are none of our business: ours has its own folder, is joined by
+its address, never by `auto`, and what is killed is found from its own processes.
+"""
+
+import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 
 import pytest
+from processes import children, command
 
 import fedetf
-from fedetf.errors import UserError
+from fedetf.cli import main
 from fedetf.federation import Listener
 
 ray = pytest.importorskip("ray", reason="the extra fedetf[ray] is not installed")
@@ -16,22 +26,27 @@ from test_engines import OPTIONS, SMALL, assert_equal  # noqa: E402  # after the
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.xdist_group("ray"),  # one cluster at a time
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves files open
 ]
-
-
-def test_no_cluster_is_said() -> None:
-    with pytest.raises(UserError, match=r"no Ray cluster at 'auto'"):
-        fedetf.run(engine="ray", settings={**SMALL, "engine.address": "auto"}, **OPTIONS)
 
 
 # How soon a node that does not answer counts as lost: within seconds, not a minute.
 QUICK = {"health_check_period_ms": 1000, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 2}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_folder() -> Iterator[None]:
+    """Ray's sockets and the file with the address of the latest cluster; a short name, for sockets have a limit."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield
+
+
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(_own_folder):
     """Two nodes with one core each: a driver's own, which lasts, and another."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
@@ -43,6 +58,56 @@ def cluster():
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+@pytest.fixture
+def run_at(capfd: pytest.CaptureFixture[str], tmp_path) -> Callable[[str | None], str]:
+    """What the command says, Ray's own processes and libraries included: one error line and nothing else."""
+
+    def run(address: str | None) -> str:
+        ray.shutdown()  # of the test before
+        where = () if address is None else ("--set", f"engine.address={address}")
+        flags = ("--engine", "ray", "--clients", "2", "--rounds", "1", "--set", "data.limit=50", *where)
+        assert main(["run", *flags, "--out", str(tmp_path / "run")]) == 2
+        said = capfd.readouterr().err
+        assert said.count("\n") == 1, said
+        return said
+
+    return run
+
+
+def test_nobody_at_the_address(run_at) -> None:
+    with socket.socket() as probe:  # bound, so that nobody else gets the port, but not listening
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        for where in (address, f"ray://{address}"):
+            assert run_at(where).startswith(f"error: no Ray cluster to work with at '{where}': ")
+
+
+def test_ray_that_cannot_start(run_at, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("long" * 30)))  # too long for the name of a socket
+    said = run_at(None)
+    assert said.startswith("error: Ray does not start here: ")
+    assert "AF_UNIX" in said
+
+
+def test_a_cluster_of_another_version(cluster, run_at) -> None:
+    """What the cluster says of itself is all that a driver goes by."""
+    from ray._private.ray_constants import KV_NAMESPACE_CLUSTER
+    from ray._raylet import GcsClient
+
+    store, key = GcsClient(address=cluster.address), b"CLUSTER_METADATA"
+    truth = store.internal_kv_get(key, namespace=KV_NAMESPACE_CLUSTER)
+    other = json.dumps({**json.loads(truth), "ray_version": "2.9.3"}).encode()
+    store.internal_kv_put(key, other, True, namespace=KV_NAMESPACE_CLUSTER)
+    try:
+        said = run_at(cluster.address)
+    finally:
+        store.internal_kv_put(key, truth, True, namespace=KV_NAMESPACE_CLUSTER)
+    assert said.startswith(f"error: no Ray cluster to work with at '{cluster.address}': Version mismatch: ")
+    assert "Ray: 2.9.3" in said
+    assert f"Ray: {ray.__version__}" in said
+    assert said.endswith("; install the cluster's versions here\n")
 
 
 def on_cluster(cluster, **options) -> fedetf.Result:
@@ -72,7 +137,7 @@ class Kill(Listener):
     def client_done(self, record) -> None:
         self.seen += 1
         if self.seen == 2:
-            os.kill(worker_pids()[0], signal.SIGKILL)
+            os.kill(worker_pids(self.cluster)[0], signal.SIGKILL)
             self.lost.append("actor")
         if self.seen == 7:
             node = self.cluster.list_all_nodes()[-1]
@@ -80,10 +145,19 @@ class Kill(Listener):
             self.lost.append("node")
 
 
-def worker_pids() -> list[int]:
-    """The processes of the actors."""
-    lines = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return [int(line.split()[0]) for line in lines if "ray::_Actor" in line]
+def worker_pids(cluster) -> list[int]:
+    """The processes of the actors of this cluster: its nodes have started them."""
+    nodes = [node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()]
+    return [pid for node in nodes for pid in children(node) if "ray::_Actor" in command(pid)]
+
+
+def test_another_programs_actors_are_left_alone(cluster) -> None:
+    with subprocess.Popen(["ray::_Actor", "600"], executable=shutil.which("sleep")) as stranger:
+        try:
+            assert "ray::_Actor" in command(stranger.pid)
+            assert stranger.pid not in worker_pids(cluster)
+        finally:
+            stranger.kill()
 
 
 def test_a_lost_actor_and_a_lost_node_change_nothing(cluster) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import children, command
 from rich.console import Console
 
 import fedetf
@@ -88,6 +89,7 @@ def go_on(folder: Path, method: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     rng = random.Random(7)
     kills, in_personal_stage = 0, 0
@@ -115,9 +117,12 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_before_each_single_write(tmp_path: Path) -> None:
     """Not left to chance: killed before the n-th rename, sync or removal of a run, for every n there is."""
-    options = {**OPTIONS, "rounds": 3, "clients": 3}  # the third checkpoint lets the first be removed
+    small = {**OPTIONS["settings"], "data.limit": 60}
+    # The third checkpoint lets the first be removed.
+    options = {**OPTIONS, "rounds": 3, "clients": 3, "model": "mlp", "settings": small}
     whole = tmp_path / "whole"
     fedetf.run(method="ditto", out=whole, **options)
     for n in range(1, 1000):
@@ -168,23 +173,24 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def workers() -> set[str]:
-    """The processes of any fork server on this machine."""
-    lines = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return {line.split()[0] for line in lines if "serve_forks(" in line}
+def workers(main: int) -> list[int]:
+    """What a run has started, and what that has started."""
+    servers = children(main)
+    return [*servers, *(worker for server in servers for worker in children(server))]
 
 
 @pytest.mark.slow
 def test_killed_with_worker_processes(tmp_path: Path) -> None:
-    others = workers()
     fedetf.run(method="feddyn", clients=4, rounds=6, epochs=2, settings={"data.limit": 300}, out=tmp_path / "whole")
     broken = tmp_path / "broken"
     process = start("run", *FLAGS.split(), "--out", str(broken))
     for checkpoint in ("round-00001", "round-00004"):
         wait_for(lambda name=checkpoint: (broken / f"checkpoints/{name}.safetensors").exists())
+        started = workers(process.pid)
+        assert started
         process.kill()
         process.communicate()
-        wait_for(lambda: workers() <= others)  # nothing is left running
+        wait_for(lambda pids=started: not any("serve_forks" in command(pid) for pid in pids))  # nothing is left running
         process = start("resume", str(broken))
     assert process.communicate()[1].count("round ") <= 3
     assert process.returncode == 0
@@ -195,13 +201,16 @@ def test_killed_with_worker_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_says_how_to_go_on(tmp_path: Path, number: int) -> None:
     folder = tmp_path / "run"
-    process = start("run", *FLAGS.split(), "--out", str(folder))
+    process = start("run", *FLAGS.split(), "--rounds", "500", "--out", str(folder))
     wait_for(lambda: (folder / "checkpoints/round-00001.safetensors").exists())
     process.send_signal(number)
     error = process.communicate()[1]
     assert process.returncode == 130
     assert error.splitlines()[-1] == f"interrupted; what was done is saved; go on with: fedetf resume {folder}"
     assert "Traceback" not in error
+    assert (folder / "rounds.jsonl").read_text().endswith("\n")
+    assert list((folder / "checkpoints").glob("*.safetensors"))
+    assert not (folder / "result.json").exists()
 
 
 # --- damaged files, wrong folders -------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_nor_in_warnings(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("address", [f"user:{SECRET}@127.0.0.1:1", f"user:{SECRET}@[::1"])
 def test_rays_password_is_in_no_error(address: str) -> None:
-    with pytest.raises(UserError, match="no Ray cluster at") as error:
+    with pytest.raises(UserError, match="no Ray cluster to work with at") as error:
         fedetf.run(**{**OPTIONS, "engine": "ray"}, settings={**SMALL, "engine.address": address})
     assert SECRET not in str(error.value)
 

@@ -2,12 +2,16 @@
 
 import logging
 import os
+import re
+import socket
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # these two are read when it is imported
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # these three are read when it is imported
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns about a change of its own
+os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "3")  # of 41 s each: its own 20 take a quarter of an hour
 
 import numpy as np
 import ray
@@ -24,7 +28,7 @@ from fedetf.engines.processes import CPU, Answering, window
 from fedetf.engines.steps import Result, Step
 from fedetf.engines.wire import pack, pack_step, unpack_result
 from fedetf.errors import UserError
-from fedetf.redact import public_address
+from fedetf.redact import public_address, redacted
 from fedetf.state import State
 
 PATIENCE = 3.0  # seconds without a result after which the cluster is looked at
@@ -130,10 +134,30 @@ class _Actor:
 
 
 def _connect(address: str | None, workers: int | None) -> None:
+    """Join the cluster at an address, or start Ray here. Whatever Ray raises meanwhile is the user's to mend."""
     here: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
     try:
+        _knock(address or "")
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **here)
-    except (ConnectionError, ValueError) as error:
-        shown = address and public_address(address)
-        reason = str(error).split("\n")[0].replace(str(address), str(shown))
-        raise UserError(f"no Ray cluster at {shown!r}: {reason}; see engine.address") from None
+    except Exception as error:  # Ray has no common class for them: a version mismatch is a plain RuntimeError
+        ray.shutdown()  # it may be half way in, and would pass for initialised next time
+        raise UserError(_complaint(error, address)) from None
+
+
+def _knock(address: str) -> None:
+    """See that somebody listens at an address: Ray itself finds out after minutes, with warnings of its own."""
+    place = re.fullmatch(r"(?:ray://)?([^/]+):(\d+)", address)
+    if place:
+        socket.create_connection((place[1].strip("[]"), int(place[2])), timeout=10).close()
+
+
+def _complaint(error: Exception, address: str | None) -> str:
+    """Ray's error, which may have many lines, in one, and what to do."""
+    reason = textwrap.shorten(str(error) or type(error).__name__, 400, placeholder=" …").rstrip(".")
+    if address is None:
+        return f"Ray does not start here: {reason}; mend that, or use --engine processes"
+    shown = public_address(address)
+    advice = "give engine.address the HOST:PORT of a running cluster, or leave it out to start Ray here"
+    if "Version mismatch" in reason:
+        advice = "install the cluster's versions here"
+    return f"no Ray cluster to work with at {shown!r}: {redacted(reason.replace(address, shown))}; {advice}"

@@ -26,6 +26,9 @@ else:  # the same, before it moved here
 MIB = 2**20
 # The most that a file of a kind may hold: settings and notes; JSON about rounds and clients; tensors; a picture.
 NOTE, RECORD, TENSORS, PICTURE = 4 * MIB, 512 * MIB, 64 * 1024 * MIB, 1024 * MIB
+MOST_VALUES = 2**25  # in one JSON text: each costs up to a hundred bytes, whatever its length in the file
+# Thirty-two dotted parts: settings have three, and more cost the parser time by the square of their number.
+_DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:"[^"\n]*"|'[^'\n]*'|[\w-]+)[ \t]*\.[ \t]*){32}""")
 
 
 class UnfitFile(UserError):  # noqa: N818  # it is the file that is unfit, not the caller that erred
@@ -61,7 +64,9 @@ def read_json(path: Path, most: int = RECORD) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """JSON from anybody: what is malformed, or nested without end, is one line."""
+    """JSON from anybody: what is malformed, nested without end, or of too many parts, is one line."""
+    if sum(map(text.count, "[{,")) > MOST_VALUES:
+        raise UnfitFile(f"{where} is damaged: it has more than {MOST_VALUES:,} values")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -70,8 +75,11 @@ def parse_json(text: str, where: str) -> Any:
 
 def read_toml(path: Path, links: bool = False) -> dict[str, Any]:
     """The same as TOML."""
+    text = read_text(path, NOTE, links)
+    if _DEEP_KEY.search(text):
+        raise UnfitFile(f"{path} is not valid TOML: nested too deep")
     try:
-        return tomllib.loads(read_text(path, NOTE, links))
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UnfitFile(f"{path} is not valid TOML: {_brief(error)}") from None
 
@@ -96,6 +104,17 @@ def matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
         return []
     with _naming(folder):
         return sorted(path for path in real_folder(folder).iterdir() if pattern.fullmatch(path.name) and is_file(path))
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """All that is in a folder and below it, however deep, each folder's content by name; links are not followed."""
+    waiting = [folder]
+    while waiting:
+        path = waiting.pop()
+        if path != folder:
+            yield path
+        if path == folder or (path.is_dir() and not path.is_symlink()):
+            waiting += sorted(path.iterdir(), reverse=True)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -155,6 +174,13 @@ def make_folder(path: Path, private: bool = False) -> None:
         raise UserError(f"cannot write to {path}: {error.strerror}; give another --out") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to {path}: no permission; give another --out")
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that could not be made, or not be written to; nothing is made yet."""
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {path}: {there} is not a folder that you can write to; give another --out")
 
 
 def remove(path: Path) -> None:

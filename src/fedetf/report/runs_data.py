@@ -7,7 +7,7 @@ from typing import Any
 
 from fedetf.commands import COMMAND
 from fedetf.config import ADDRESSES, UpdateSettings, flat
-from fedetf.errors import UserError
+from fedetf.errors import UserError, printable
 from fedetf.files import RECORD, UnfitFile, is_file, read_text, read_toml
 from fedetf.grid import by_reason
 from fedetf.records import Holdings, RoundLine, RunResult, read_holdings, read_result, read_rounds
@@ -69,12 +69,14 @@ def gather(folders: Sequence[Path]) -> tuple[list[Run], list[Problem]]:
 def _found_in(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise UserError(f"no folder {str(folder)!r}; give the --out of a run or a comparison")
-    if any(_exists(folder / name) for name in ("config.toml", "result.json", "error.part")):
-        yield folder
-        return
-    for path in sorted(folder.iterdir()):
-        if path.is_dir() and not path.is_symlink():
-            yield from _found_in(path)
+    waiting = [folder]  # no recursion: a stranger's folders may be deeper than Python's stack
+    while waiting:
+        path = waiting.pop()
+        if any(_exists(path / name) for name in ("config.toml", "result.json", "error.part")):
+            yield path
+        else:
+            inner = (each for each in path.iterdir() if each.is_dir() and not each.is_symlink())
+            waiting += sorted(inner, reverse=True)
 
 
 def _read(folder: Path) -> Run:
@@ -117,4 +119,5 @@ def _exists(path: Path) -> bool:
 
 def _last_line(path: Path) -> str:
     lines = redacted(read_text(path)).strip().splitlines()
-    return lines[-1].removeprefix("fedetf.errors.").removeprefix("UserError: ") if lines else "no reason is on record"
+    said = lines[-1].removeprefix("fedetf.errors.").removeprefix("UserError: ") if lines else "no reason is on record"
+    return printable(said)

@@ -483,6 +483,7 @@ def test_closed_streams(closed: str, what: str, status: int) -> None:
         ["reproduce", "table5", "--scale", "small", "--methods", "fedavg"],
         ["diagnose", "--dataset", "nosuch", "--out", "new/page.html"],
         ["run", "--device", "hpu", "--out", "run"],
+        ["run", "--set", "measure.mlflow=nosuch", "--out", "run"],
         ["run", "--set", "engine.threads=2147483648", "--out", "run"],
     ],
 )

@@ -19,6 +19,7 @@ from PIL import Image
 
 import fedetf
 from fedetf.federation import Listener
+from fedetf.files import write_whole
 from fedetf.report.page import write_report
 from fedetf.state import load_checked, save_state
 
@@ -256,6 +257,21 @@ def test_a_picture_starts_no_program(finished: Path, tmp_path: Path, monkeypatch
     assert not started.exists()
 
 
+# Each made Pillow raise something that is neither an OSError nor its own word for what it does not know.
+DAMAGED = {
+    "a PPM with a broken number": b"P6 1\x7f 16 255\n" + bytes(768),
+    "a PNG with half a header": bytes.fromhex("89504e470d0a1a0a0000000449484452000000104b22f5f7"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_picture(finished: Path, tmp_path: Path, what: str) -> None:
+    (tmp_path / "picture.png").write_bytes(DAMAGED[what])
+    status, _, said = call("predict", str(finished), str(tmp_path / "picture.png"))
+    assert status == 2
+    assert "cannot read" in said
+
+
 def test_a_checkpoint_with_other_types(stopped: Path) -> None:
     rewrite(stopped / "checkpoints", change=torch.Tensor.double)
     status, _, said = call("resume", str(stopped))
@@ -352,6 +368,31 @@ def test_a_full_disk_costs_one_line_and_the_run_goes_on(small_disk: Path) -> Non
     subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
     assert call("resume", str(run))[0] == 0
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["safetensors", "onnx", "pt2"])
+def test_an_export_to_a_full_disk(small_disk: Path, finished: Path, ending: str) -> None:
+    """In a process of its own: PyTorch's writer ended it by a signal."""
+    (small_disk / "filling").write_bytes(bytes(1000 * 1024))
+    process = command("export", str(finished), "--to", str(small_disk / f"model.{ending}"))
+    said = one_error(process)
+    assert process.returncode == 1
+    assert "No space left on device" in said
+    assert f"model.{ending}" in said
+    assert [path.name for path in small_disk.iterdir()] == ["filling"]
+
+
+def test_an_app_on_a_full_disk_is_not_half_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        if path.name == "settings.toml":
+            raise OSError(28, "No space left on device", str(path))
+        write_whole(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedetf.flower.new.write_whole", full)
+        assert call("flower", "new", str(tmp_path / "app"))[0] == 1
+    assert call("flower", "new", str(tmp_path / "app"))[0] == 0
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def checked(path: Path, most: int, links: bool = False) -> Path:
 
 def read_bytes(path: Path, most: int, links: bool = False) -> bytes:
     """The content of a regular file of at most ``most`` bytes; ``links``: it may be behind one, as a user's own may."""
-    with _opened(path, most, links) as file, _naming(path):
+    with _opened(path, most, links) as file, naming(path):
         return file.read(most)
 
 
@@ -91,7 +91,7 @@ def packaged(*names: str) -> str:
 
 def is_file(path: Path) -> bool:
     """Whether there is a regular file of that name, and no link to one."""
-    with _naming(path):
+    with naming(path):
         try:
             return stat.S_ISREG(path.lstat().st_mode)
         except (FileNotFoundError, NotADirectoryError):
@@ -102,7 +102,7 @@ def matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
     """The regular files in a folder whose names match as a whole, by name; none if there is no such folder."""
     if not folder.is_dir():
         return []
-    with _naming(folder):
+    with naming(folder):
         return sorted(path for path in real_folder(folder).iterdir() if pattern.fullmatch(path.name) and is_file(path))
 
 
@@ -127,7 +127,7 @@ def write_whole(path: Path, content: bytes, sync: bool = True, private: bool = F
     from the first moment.
     """
     temporary = path.with_name(path.name + ".part")
-    with _naming(path):
+    with naming(path):
         temporary.unlink(missing_ok=True)  # what a crash left, or a link that somebody put there
         new = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o600 if private else 0o666)
         try:
@@ -146,7 +146,7 @@ def write_whole(path: Path, content: bytes, sync: bool = True, private: bool = F
 
 def append(path: Path, text: str) -> None:
     """Add text at the end of a regular file, or to a new one."""
-    with _naming(path):
+    with naming(path):
         if path.is_symlink() or path.exists():
             _check_regular(path, path.lstat(), most=sys.maxsize)
         end = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NOFOLLOW | _CLOEXEC, 0o666)
@@ -156,13 +156,13 @@ def append(path: Path, text: str) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file is on the disk."""
-    with _naming(path), path.open("rb") as file:
+    with naming(path), path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def move(path: Path, to: Path) -> None:
     """Give a file another name, in one step; what had that name is gone."""
-    with _naming(to):
+    with naming(to):
         path.replace(to)
 
 
@@ -186,7 +186,7 @@ def check_folder(path: Path) -> None:
 def remove(path: Path) -> None:
     """Remove a regular file, if it is there; anything else of that name stays."""
     if is_file(path):
-        with _naming(path):
+        with naming(path):
             path.unlink(missing_ok=True)
 
 
@@ -208,7 +208,7 @@ def _opened(path: Path, most: int, links: bool) -> Iterator[IO[bytes]]:
     """A regular file of bounded size; a FIFO does not make the reader wait."""
     if not links and path.is_symlink():
         raise UnfitFile(f"{path} is a link; links are not followed here, so put the file itself there")
-    with _naming(path):
+    with naming(path):
         _check_regular(path, path.stat(), most)  # a device may do something when it is opened
         descriptor = os.open(path, os.O_RDONLY | (0 if links else _NOFOLLOW) | _NONBLOCK | _CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -223,7 +223,7 @@ def _check_regular(path: Path, status: os.stat_result, most: int) -> None:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def naming(path: Path) -> Iterator[None]:
     """Let an error of the system name the path, which a failed write or read does not by itself."""
     try:
         yield

@@ -52,7 +52,9 @@ def picture_pixels(picture: Picture, size: tuple[int, int] | None, where: str) -
                 "values to 0 to 255 and save it with 8 bits"
             )
         image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError) as error:
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # a damaged picture: whatever the readers of so many formats stumble over
         unidentified = isinstance(error, UnidentifiedImageError)
         reason = "not an image that Pillow knows" if unidentified else str(error).replace("\n", " ")
         raise UserError(f"cannot read {_name(picture, where)}: {reason}; replace or remove it") from None

@@ -228,7 +228,7 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno is not None:  # else its own words would be lost
             error.filename = str(path)
         raise
 

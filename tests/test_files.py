@@ -9,6 +9,7 @@ import pytest
 
 from fedetf.files import (
     MIB,
+    MOST_VALUES,
     UnfitFile,
     append,
     is_file,
@@ -79,10 +80,20 @@ def test_what_is_read_is_text_json_or_toml(tmp_path: Path) -> None:
         (b"9" * 5000, read_json, "is not JSON"),
         (b"a = " + b"[" * 5000, read_toml, "nested too deep"),
         (b"a = ", read_toml, "not valid TOML"),
+        (b"a" + b".a" * 40 + b" = 1", read_toml, "nested too deep"),
+        (b"x = {'a b'" + b' . "a b"' * 40 + b" = 1}", read_toml, "nested too deep"),
     ):
         path.write_bytes(content)
         with pytest.raises(UnfitFile, match=why):
             read(path)
+
+
+def test_json_of_too_many_parts_is_not_taken_apart(tmp_path: Path) -> None:
+    """Of 100 MB of "{}" Python would make 2.4 GB."""
+    path = tmp_path / "file"
+    path.write_text("[" + "{}," * MOST_VALUES)
+    with pytest.raises(UnfitFile, match="more than 33,554,432 values"):
+        read_json(path)
 
 
 def test_a_temporary_file_is_a_new_one(tmp_path: Path, victim: Path) -> None:

@@ -20,6 +20,7 @@ from PIL import Image
 
 import fedetf
 from fedetf.export import export
+from fedetf.files import UnfitFile
 from fedetf.state import load_checked, save_state
 
 SETTINGS = {"data.limit": 60, "data.test_limit": 20, "personal.rounds": 1, "engine.name": "serial"}
@@ -46,19 +47,28 @@ def damage(draw: st.DrawFn, path: Path, victim: Path) -> None:
     """Do something to a file."""
     kind = draw(st.sampled_from(["content", "content", "content", "cut", "bytes", "link", "folder", "gone"]))
     content = path.read_bytes()
-    if kind == "content":
-        REWRITERS.get(path.suffix, rewrite_text)(draw, path)
-    elif kind == "cut":
+    if kind == "content" and not rewritten(draw, path):
+        kind = "bytes"
+    if kind == "cut":
         path.write_bytes(content[: draw(st.integers(0, len(content)))])
     elif kind == "bytes":
         place = draw(st.integers(0, max(0, len(content) - 1)))
         path.write_bytes(content[:place] + draw(st.binary(min_size=1, max_size=9)) + content[place + 1 :])
-    else:
+    elif kind != "content":
         path.unlink()
         if kind == "folder":
             path.mkdir()
         if kind == "link":
             plant(draw(st.sampled_from(LINKS)), path, victim)
+
+
+def rewritten(draw: st.DrawFn, path: Path) -> bool:
+    """Change what a file says; False if an earlier damage left nothing that could be read."""
+    try:
+        REWRITERS.get(path.suffix, rewrite_text)(draw, path)
+    except (UnfitFile, json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def plant(what: str, path: Path, victim: Path) -> None:

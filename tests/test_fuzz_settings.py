@@ -88,6 +88,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     known = {
         "run": ["--method", "--dataset", "--model", "--clients", "--alpha", "--participation", "--seed", "--out"],
         "partition": ["--dataset", "--clients", "--alpha", "--seed", "--out", "--site-column"],
+        "diagnose": ["--dataset", "--clients", "--alpha", "--model", "--out", "--site-column"],
         "compare": ["--methods", "--seeds", "--alpha", "--out", "--equal-budget"],
         "report": ["--out"],
         "resume": ["--engine", "--workers"],
@@ -96,17 +97,20 @@ def command_lines(draw: st.DrawFn) -> list[str]:
         "reproduce": ["--scale", "--columns", "--methods", "--seeds", "--dataset"],
         "list": ["--json"],
         "bench": ["--repeats"],
+        "flower new": ["--sites"],
     }
     command = draw(st.sampled_from([*known, "nonsense", "--help", "--version"]))
     flags = known.get(command, [])
-    line = [command]
+    line = command.split()
     for _ in range(draw(st.integers(0, 3))):
         line += [draw(st.sampled_from(flags))] if flags and draw(st.booleans()) else []
         line += [word(draw)] if draw(st.booleans()) else []
-    if command in ("run", "partition", "compare"):
+    if command in ("run", "partition", "compare", "diagnose"):
         for _ in range(draw(st.integers(0, 2))):
             line += ["--set", f"{draw(st.sampled_from(KEYS))}={word(draw)}"]
         line += [each for setting in SMALL for each in ("--set", setting) if keeps(command, setting)]
+    if command == "diagnose":
+        line += ["--seeds", "7"]
     if command == "bench":
         line += ["--scale", "-1"]  # the measurements themselves are no matter of words
     if command == "reproduce":
@@ -115,7 +119,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 
 
 def keeps(command: str, setting: str) -> bool:
-    return not (command == "compare" and setting.startswith("method.name"))
+    return not (command in ("compare", "diagnose") and setting.startswith(("method.name", "personal.enabled")))
 
 
 @examples(150)

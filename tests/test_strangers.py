@@ -1,5 +1,6 @@
 """A folder from a stranger, a full disk, a lost terminal: one line, and nothing outside the folder is touched."""
 
+import itertools
 import json
 import os
 import resource
@@ -14,9 +15,11 @@ from pathlib import Path
 import pytest
 import torch
 from fuzz import call, untouched
+from PIL import Image
 
 import fedetf
 from fedetf.federation import Listener
+from fedetf.files import write_whole
 from fedetf.report.page import write_report
 from fedetf.state import load_checked, save_state
 
@@ -148,6 +151,127 @@ def rewrite(folder: Path, change: Callable = torch.clone, more: dict | None = No
         save_state({name: change(tensor) for name, tensor in state.items()}, path, {**about, **(more or {})})
 
 
+def test_a_size_beyond_64_bits(tmp_path: Path) -> None:
+    header = json.dumps({"x": {"dtype": "F32", "shape": [2**63, 0], "data_offsets": [0, 0]}}).encode()
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(len(header).to_bytes(8, "little") + header)
+    status, _, said = call("predict", str(model), "picture.png")
+    assert status == 2
+    assert "is damaged" in said
+
+
+@pytest.mark.parametrize("method", ["fedetf", "fedavg"])
+def test_a_model_that_names_more_classes_than_it_has(finished: Path, tmp_path: Path, method: str) -> None:
+    """An ETF of 60,000 classes would take 29 GB, and weeks to make."""
+    model = exported(finished, tmp_path, classes=[str(c) for c in range(60_000)], method=method)
+    status, _, said = call("predict", str(model), "picture.png")
+    assert status == 2
+    assert "no head for 60,000 classes" in said
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_names_that_a_terminal_would_obey(finished: Path, tmp_path: Path, form: str) -> None:
+    """Escape sequences, markup of the library that draws tables, a name that is no text."""
+    model = exported(finished, tmp_path, classes=["\x1b[2J[/x]:cat:\udcff\u202e"] * 10)
+    Image.new("L", (8, 8)).save(tmp_path / "picture.png")
+    status, shown, _ = call("predict", str(model), str(tmp_path / "picture.png"), "--format", form)
+    assert status == 0
+    assert "[2J[/x]:cat:" in shown
+    assert not any(c in shown for c in "\x1b\udcff\u202e")
+    assert call("export", str(model), "--to", str(tmp_path / "again.safetensors"))[0] == 0
+
+
+def exported(run: Path, folder: Path, classes: list[str], method: str = "ditto") -> Path:
+    """An exported model that says other things of itself."""
+    assert call("export", str(run), "--to", str(folder / "model.safetensors"))[0] == 0
+    about, state = load_checked(folder / "model.safetensors")
+    settings = {**about["settings"], "method": {"name": method}}
+    save_state(state, folder / "other.safetensors", {**about, "classes": classes, "settings": settings})
+    return folder / "other.safetensors"
+
+
+def test_a_reason_or_a_folder_that_a_terminal_would_obey(finished: Path) -> None:
+    other = finished.parent / "\x1b[31m"
+    shutil.copytree(finished, other)
+    (other / "result.json").unlink()
+    (other / "error.part").write_text("Traceback\nboom \x1b[2J")
+    status, shown, _ = call("report", str(finished.parent), "--out", str(finished.parent / "page.html"))
+    assert status == 0
+    assert "boom \\x1b[2J" in shown
+    assert "\x1b" not in shown
+
+
+def test_data_with_names_that_a_terminal_would_obey(tmp_path: Path) -> None:
+    for split, name in itertools.product(("train", "test"), ("\x1b[31m", os.fsdecode(b"\xff"), "[x]")):
+        folder = tmp_path / "da[" / "t]a" / split / name
+        folder.mkdir(parents=True)
+        for number in range(8):
+            Image.new("L", (8, 8)).save(folder / f"{number}.png")
+    data = ["--dataset", str(tmp_path / "da[" / "t]a"), "--clients", "2"]
+    status, shown, _ = call("partition", *data, "--out", str(tmp_path / "out"))
+    assert status == 0
+    assert "\x1b" not in shown
+    run = ["--model", "mlp", "--rounds", "1", "--epochs", "1", "--engine", "serial", "--out", str(tmp_path / "run")]
+    assert call("run", *data, *run)[0] == 0
+
+
+def test_folders_deeper_than_the_stack(finished: Path, tmp_path: Path) -> None:
+    path = deep = tmp_path / "deep"
+    path.mkdir()
+    try:
+        for _ in range(1200):
+            path = path / "a"
+            path.mkdir()
+        Image.new("L", (8, 8)).save(path / "picture.png")
+        assert call("report", str(deep), "--out", str(tmp_path / "page.html"))[0] == 2
+        assert call("report", str(deep), str(finished), "--out", str(tmp_path / "page.html"))[0] == 0
+        assert call("predict", str(finished), str(deep))[0] == 0
+    finally:  # pytest could not remove them either
+        (path / "picture.png").unlink()
+        for folder in [path, *path.parents][:1201]:
+            folder.rmdir()
+
+
+def test_a_key_of_thousands_of_parts(finished: Path, tmp_path: Path) -> None:
+    """Python's parser takes it; whatever looks at the nested tables afterwards would run out of stack."""
+    config = finished / "config.toml"
+    config.write_text(f"a{'.a' * 5000} = 1\n" + config.read_text())
+    status, _, said = call("report", str(finished), "--out", str(tmp_path / "page.html"))
+    assert status == 2
+    assert "nested too deep" in said
+    assert call("run", str(config), "--out", str(tmp_path / "run"))[0] == 2
+
+
+def test_a_picture_starts_no_program(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow hands PostScript, whatever its file is called, to Ghostscript."""
+    picture, program, started = tmp_path / "picture.png", tmp_path / "bin/gs", tmp_path / "started"
+    picture.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {started}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # looked for anew
+    status, _, said = call("predict", str(finished), str(picture))
+    assert status == 2
+    assert "not an image that Pillow knows" in said
+    assert not started.exists()
+
+
+# Each made Pillow raise something that is neither an OSError nor its own word for what it does not know.
+DAMAGED = {
+    "a PPM with a broken number": b"P6 1\x7f 16 255\n" + bytes(768),
+    "a PNG with half a header": bytes.fromhex("89504e470d0a1a0a0000000449484452000000104b22f5f7"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_picture(finished: Path, tmp_path: Path, what: str) -> None:
+    (tmp_path / "picture.png").write_bytes(DAMAGED[what])
+    status, _, said = call("predict", str(finished), str(tmp_path / "picture.png"))
+    assert status == 2
+    assert "cannot read" in said
+
+
 def test_a_checkpoint_with_other_types(stopped: Path) -> None:
     rewrite(stopped / "checkpoints", change=torch.Tensor.double)
     status, _, said = call("resume", str(stopped))
@@ -247,6 +371,31 @@ def test_a_full_disk_costs_one_line_and_the_run_goes_on(small_disk: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ending", ["safetensors", "onnx", "pt2"])
+def test_an_export_to_a_full_disk(small_disk: Path, finished: Path, ending: str) -> None:
+    """In a process of its own: PyTorch's writer ended it by a signal."""
+    (small_disk / "filling").write_bytes(bytes(1000 * 1024))
+    process = command("export", str(finished), "--to", str(small_disk / f"model.{ending}"))
+    said = one_error(process)
+    assert process.returncode == 1
+    assert "No space left on device" in said
+    assert f"model.{ending}" in said
+    assert [path.name for path in small_disk.iterdir()] == ["filling"]
+
+
+def test_an_app_on_a_full_disk_is_not_half_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        if path.name == "settings.toml":
+            raise OSError(28, "No space left on device", str(path))
+        write_whole(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedetf.flower.new.write_whole", full)
+        assert call("flower", "new", str(tmp_path / "app"))[0] == 1
+    assert call("flower", "new", str(tmp_path / "app"))[0] == 0
+
+
+@pytest.mark.slow
 def test_a_read_only_disk(small_disk: Path, stopped: Path, finished: Path) -> None:
     subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
     copy = shutil.copytree(stopped, small_disk / "run")
@@ -336,6 +485,26 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
     assert done.stdout.endswith("alive\n")
 
 
+def test_a_second_signal_does_not_disturb_the_end() -> None:
+    program = (
+        "import signal, weakref; from fedetf.cli import _listen; _listen()\n"
+        "class Kept: pass\n"
+        "kept = Kept(); weakref.finalize(kept, signal.raise_signal, signal.SIGTERM)\n"  # as timeout sends it twice
+        "try: signal.raise_signal(signal.SIGTERM)\n"
+        "except KeyboardInterrupt: print('interrupted')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes them")
+@pytest.mark.parametrize(("closed", "what", "status"), [(">&-", "methods", 0), ("2>&-", "nosuch", 2)])
+def test_closed_streams(closed: str, what: str, status: int) -> None:
+    line = f"'{sys.executable}' -m fedetf list {what} {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
 # --- 6: command lines -------------------------------------------------------------------------------------------------
 
 
@@ -353,6 +522,10 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
         ["report", "\x1b[31m"],
         ["compare", "--methods", "fedavg", "--seeds", "7", "--dataset", "nosuch"],
         ["reproduce", "table5", "--scale", "small", "--methods", "fedavg"],
+        ["diagnose", "--dataset", "nosuch", "--out", "new/page.html"],
+        ["run", "--device", "hpu", "--out", "run"],
+        ["run", "--set", "measure.mlflow=nosuch", "--out", "run"],
+        ["run", "--set", "engine.threads=2147483648", "--out", "run"],
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

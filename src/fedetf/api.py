@@ -346,12 +346,12 @@ def execute(
     """
     train = job.settings.train
     schedule = make_schedule(len(job.partition), train.participation, train.rounds, job.settings.seed)
+    heard = [*_writers(job, folder), *listeners]
     with locked(folder):
         if folder is not None and not resumed:
             check_free(folder)  # once more: now nobody else can begin in it
         private = engine.private if engine else PrivateStates(None if folder is None else folder / "clients")
         attempt = last_attempt(folder, len(job.partition), private) if folder is not None and resumed else None
-        heard = [*_writers(job, folder), *listeners]
         here = with_features(job, partial(_tell_features, heard)) if engine is None else job
         federation = Federation(here, schedule, heard, private, engine)
         if attempt is not None:

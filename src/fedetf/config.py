@@ -212,7 +212,9 @@ class EngineSettings(Section):
     )
     workers: Count | None = Field(None, description="how many work side by side; left out: one for each core")
     device: str = Field("auto", description="cpu, cuda, cuda:1, mps; auto takes the first there is")
-    threads: Count = Field(1, description="CPU threads of a worker; results can depend on it in the last bits")
+    threads: Annotated[Count, Field(le=4096)] = Field(
+        1, description="CPU threads of a worker; results can depend on it in the last bits"
+    )
     compile: bool = Field(
         False, description="a faster training step, by fused kernels or torch.compile; see docs/engines.md"
     )
@@ -300,6 +302,17 @@ class Settings(Section):
             raise PydanticCustomError(
                 "disco", "server.weights = 'disco' is made for server.combine = 'mean'; choose either"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_written(self) -> "Settings":
+        """A run writes its settings down; what TOML has no word for would end it only then."""
+        for key, value in flat(self.model_dump(exclude_none=True)).items():
+            try:
+                tomli_w.dumps({key: value}).encode()
+            except (TypeError, ValueError, RecursionError):
+                text = "{key} cannot be written to a file: it holds null, or a name that is not UTF-8; change it"
+                raise PydanticCustomError("unwritable", text, {"key": key}) from None
         return self
 
     def portable(self) -> dict[str, Any]:
@@ -485,7 +498,7 @@ def _find(tree: Any, *path: str) -> Any:
 def _explain(model: Model, error: Mapping[str, Any], where: str) -> str:
     path = [str(part) for part in error["loc"]]
     key = ".".join([where, *path] if where else path)
-    if error["type"] == "consent":
+    if error["type"] in ("consent", "unwritable"):
         return str(error["msg"])
     if error["type"] == "extra_forbidden":
         return f"unknown setting {key!r}; {_known_keys(model, path, where)}"

@@ -1,6 +1,7 @@
 """Errors that reach the user as one line, without a traceback."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from fedetf.redact import redacted
@@ -44,6 +45,19 @@ def printable(text: str, longest: int = LONGEST) -> str:
     """
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:longest])
     return line if len(text) <= longest else f"{line}…"
+
+
+# Control characters, halves of characters, and what turns the direction of a text.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(name: str) -> str:
+    r"""The name of a class or a site as it can be shown, drawn and written: what a terminal would obey is escaped.
+
+    >>> visible("cat\x1b[2J")
+    'cat\\x1b[2J'
+    """
+    return _UNSEEN.sub(lambda found: found.group().encode("unicode_escape").decode(), name)
 
 
 class RunError(RuntimeError):

@@ -3,6 +3,7 @@
 The graphs of the last two hold the preprocessing: they take what :class:`fedetf.use.Model` takes.
 """
 
+import io
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 from fedetf.errors import UserError, unknown
-from fedetf.files import make_folder, move, write_whole
+from fedetf.files import make_folder, move, naming, write_whole
 from fedetf.methods import Method
 from fedetf.redact import bare
 from fedetf.state import save_state
@@ -74,7 +75,7 @@ def export(
     make_folder(target.parent)
     origin = file.about.model_dump(include={"method", "model", "dataset", "shape", "dtype", "classes"})
     about = {**origin, "settings": file.settings.portable(), "client": file.client, "accuracy": file.accuracy}
-    with TemporaryDirectory(dir=target.parent, prefix=".export-") as temporary:  # whole or not at all
+    with TemporaryDirectory(dir=target.parent, prefix=".export-") as temporary, naming(target):  # whole or not at all
         part = Path(temporary) / target.name
         write_whole(Path(temporary) / card.name, model_card(model_ready, file, target).encode())
         WRITERS[target.suffix](model_ready, about, part)
@@ -91,7 +92,9 @@ def _safetensors(model: Model, about: About, target: Path) -> None:
 
 def _program(model: Model, about: About, target: Path) -> None:
     """A ``torch.export`` program for batches of any size."""
-    torch.export.save(_traced(model), target, extra_files={"fedetf.json": json.dumps(about)})
+    content = io.BytesIO()  # PyTorch's own way to a file ends the whole process when the disk is full
+    torch.export.save(_traced(model), content, extra_files={"fedetf.json": json.dumps(about)})
+    write_whole(target, content.getvalue())
 
 
 def _onnx(model: Model, about: About, target: Path) -> None:

@@ -26,6 +26,9 @@ else:  # the same, before it moved here
 MIB = 2**20
 # The most that a file of a kind may hold: settings and notes; JSON about rounds and clients; tensors; a picture.
 NOTE, RECORD, TENSORS, PICTURE = 4 * MIB, 512 * MIB, 64 * 1024 * MIB, 1024 * MIB
+MOST_VALUES = 2**25  # in one JSON text: each costs up to a hundred bytes, whatever its length in the file
+# Thirty-two dotted parts: settings have three, and more cost the parser time by the square of their number.
+_DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:"[^"\n]*"|'[^'\n]*'|[\w-]+)[ \t]*\.[ \t]*){32}""")
 
 
 class UnfitFile(UserError):  # noqa: N818  # it is the file that is unfit, not the caller that erred
@@ -43,7 +46,7 @@ def checked(path: Path, most: int, links: bool = False) -> Path:
 
 def read_bytes(path: Path, most: int, links: bool = False) -> bytes:
     """The content of a regular file of at most ``most`` bytes; ``links``: it may be behind one, as a user's own may."""
-    with _opened(path, most, links) as file, _naming(path):
+    with _opened(path, most, links) as file, naming(path):
         return file.read(most)
 
 
@@ -61,7 +64,9 @@ def read_json(path: Path, most: int = RECORD) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """JSON from anybody: what is malformed, or nested without end, is one line."""
+    """JSON from anybody: what is malformed, nested without end, or of too many parts, is one line."""
+    if sum(map(text.count, "[{,")) > MOST_VALUES:
+        raise UnfitFile(f"{where} is damaged: it has more than {MOST_VALUES:,} values")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -70,8 +75,11 @@ def parse_json(text: str, where: str) -> Any:
 
 def read_toml(path: Path, links: bool = False) -> dict[str, Any]:
     """The same as TOML."""
+    text = read_text(path, NOTE, links)
+    if _DEEP_KEY.search(text):
+        raise UnfitFile(f"{path} is not valid TOML: nested too deep")
     try:
-        return tomllib.loads(read_text(path, NOTE, links))
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UnfitFile(f"{path} is not valid TOML: {_brief(error)}") from None
 
@@ -83,7 +91,7 @@ def packaged(*names: str) -> str:
 
 def is_file(path: Path) -> bool:
     """Whether there is a regular file of that name, and no link to one."""
-    with _naming(path):
+    with naming(path):
         try:
             return stat.S_ISREG(path.lstat().st_mode)
         except (FileNotFoundError, NotADirectoryError):
@@ -94,8 +102,19 @@ def matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
     """The regular files in a folder whose names match as a whole, by name; none if there is no such folder."""
     if not folder.is_dir():
         return []
-    with _naming(folder):
+    with naming(folder):
         return sorted(path for path in real_folder(folder).iterdir() if pattern.fullmatch(path.name) and is_file(path))
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """All that is in a folder and below it, however deep, each folder's content by name; links are not followed."""
+    waiting = [folder]
+    while waiting:
+        path = waiting.pop()
+        if path != folder:
+            yield path
+        if path == folder or (path.is_dir() and not path.is_symlink()):
+            waiting += sorted(path.iterdir(), reverse=True)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -108,7 +127,7 @@ def write_whole(path: Path, content: bytes, sync: bool = True, private: bool = F
     from the first moment.
     """
     temporary = path.with_name(path.name + ".part")
-    with _naming(path):
+    with naming(path):
         temporary.unlink(missing_ok=True)  # what a crash left, or a link that somebody put there
         new = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o600 if private else 0o666)
         try:
@@ -127,7 +146,7 @@ def write_whole(path: Path, content: bytes, sync: bool = True, private: bool = F
 
 def append(path: Path, text: str) -> None:
     """Add text at the end of a regular file, or to a new one."""
-    with _naming(path):
+    with naming(path):
         if path.is_symlink() or path.exists():
             _check_regular(path, path.lstat(), most=sys.maxsize)
         end = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NOFOLLOW | _CLOEXEC, 0o666)
@@ -137,13 +156,13 @@ def append(path: Path, text: str) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file is on the disk."""
-    with _naming(path), path.open("rb") as file:
+    with naming(path), path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def move(path: Path, to: Path) -> None:
     """Give a file another name, in one step; what had that name is gone."""
-    with _naming(to):
+    with naming(to):
         path.replace(to)
 
 
@@ -157,10 +176,17 @@ def make_folder(path: Path, private: bool = False) -> None:
         raise UserError(f"cannot write to {path}: no permission; give another --out")
 
 
+def check_folder(path: Path) -> None:
+    """Refuse a folder that could not be made, or not be written to; nothing is made yet."""
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {path}: {there} is not a folder that you can write to; give another --out")
+
+
 def remove(path: Path) -> None:
     """Remove a regular file, if it is there; anything else of that name stays."""
     if is_file(path):
-        with _naming(path):
+        with naming(path):
             path.unlink(missing_ok=True)
 
 
@@ -182,7 +208,7 @@ def _opened(path: Path, most: int, links: bool) -> Iterator[IO[bytes]]:
     """A regular file of bounded size; a FIFO does not make the reader wait."""
     if not links and path.is_symlink():
         raise UnfitFile(f"{path} is a link; links are not followed here, so put the file itself there")
-    with _naming(path):
+    with naming(path):
         _check_regular(path, path.stat(), most)  # a device may do something when it is opened
         descriptor = os.open(path, os.O_RDONLY | (0 if links else _NOFOLLOW) | _NONBLOCK | _CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -197,12 +223,12 @@ def _check_regular(path: Path, status: os.stat_result, most: int) -> None:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def naming(path: Path) -> Iterator[None]:
     """Let an error of the system name the path, which a failed write or read does not by itself."""
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno is not None:  # else its own words would be lost
             error.filename = str(path)
         raise
 

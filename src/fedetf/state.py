@@ -109,7 +109,7 @@ def load_state(path: Path, device: str | torch.device = "cpu") -> State:
     """Read a safetensors file."""
     try:
         return load_file(checked(path, TENSORS), device=str(device))
-    except SafetensorError as error:
+    except (SafetensorError, TypeError) as error:  # the second for sizes beyond 64 bits
         raise UnfitFile(f"{path} is damaged: {str(error).splitlines()[0]}") from None
 
 

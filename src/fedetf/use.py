@@ -16,14 +16,16 @@ from fedetf.data.load import IMAGE_ENDINGS
 from fedetf.engines.job import Prepare, build_net, preparation
 from fedetf.errors import UserError
 from fedetf.features import with_encoder
-from fedetf.files import UnfitFile, is_file, real_folder
+from fedetf.files import UnfitFile, below, is_file, real_folder
 from fedetf.heads import Net
 from fedetf.methods import Method, find_method, is_method, make_method
 from fedetf.models import encoder_shapes, is_model, own_encoder
-from fedetf.own_code import CODE
+from fedetf.own_code import CODE, is_own
 from fedetf.runs.read import config_of, is_done, read_holdings, read_result
 from fedetf.runs.records import MOST_INPUTS, ModelNote, fitting
 from fedetf.state import State, load_checked
+
+MANY_CLASSES = 1000  # a head of fewer is made in no time; looking first would cost seconds of imports
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,8 @@ def _ready(file: "SavedModel", method: type[Method] | None, model: nn.Module | N
     classes = file.about.classes
     if encoder is None:
         _check_encoder(file, inputs)
+    if len(classes) > MANY_CLASSES and encoder is None and not is_own(settings.method.name) and method is None:
+        _check_head(file, built, inputs)
     net = build_net(settings, built, inputs.example(), len(classes), encoder)
     try:
         net.load_state_dict(with_encoder(net, file.state))
@@ -157,6 +161,16 @@ def _check_encoder(file: "SavedModel", inputs: Inputs) -> None:
         found = file.state.get(f"encoder.{name}")
         if found is None or found.shape != shape:
             raise UnfitFile(f"{file.path} is damaged: it holds no encoder {file.settings.model.name} for such inputs")
+
+
+def _check_head(file: "SavedModel", method: Method, inputs: Inputs) -> None:
+    """Refuse a file that names more classes than its head has, before an ETF of so many is made."""
+    with torch.device("meta"):  # shapes without memory
+        head = build_net(file.settings, method, inputs.example(), len(file.about.classes), None).head.state_dict()
+    for name, tensor in head.items():
+        found = file.state.get(f"head.{name}")
+        if found is None or found.shape != tensor.shape:
+            raise UnfitFile(f"{file.path} is damaged: it holds no head for {len(file.about.classes):,} classes")
 
 
 @dataclass(frozen=True)
@@ -234,10 +248,13 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
     """The files among ``paths``, and of each folder among them all images in it and below, by name."""
     files: list[Path] = []
     for path in paths:
-        found = sorted(image for image in path.rglob("*") if image.suffix.lower() in IMAGE_ENDINGS)
-        if path.is_dir() and not found:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        found = sorted(image for image in below(path) if image.suffix.lower() in IMAGE_ENDINGS)
+        if not found:
             raise UserError(f"there is no image in {str(path)!r}; give files of images, or folders of them")
-        files += found if path.is_dir() else [path]
+        files += found
     return files
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from fedetf import __version__
 from fedetf.cli import bench, compare, diagnose, flower, lists, partition, report, reproduce, run, use
-from fedetf.cli.flags import Parser
+from fedetf.cli.flags import LINE, Parser
 from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory, printable
 from fedetf.redact import redacted
 
@@ -49,7 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-LINE = 4_000  # characters: all settings of a section have room in it
 UNEXPECTED = "fedetf met something that it does not know; FEDETF_DEBUG=1 shows where, please report it"
 BAD_NAMES = {errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
 ADVICE = {
@@ -70,6 +69,9 @@ def _listen() -> None:
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(signal.SIGHUP, _interrupt)
     threading.excepthook = _thread_failed
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed before we began
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -99,8 +101,9 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def _interrupt(*_: Any) -> NoReturn:
-    """SIGTERM is taken like Ctrl-C."""
+def _interrupt(number: int, _: Any) -> NoReturn:
+    """SIGTERM is taken like Ctrl-C; the same once more, as ``timeout`` sends it, does not disturb the end."""
+    signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -53,13 +53,13 @@ def diagnose_command(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from fedetf.diagnose import METHODS, diagnose
-    from fedetf.files import make_folder, write_whole
+    from fedetf.files import check_folder, make_folder, write_whole
     from fedetf.report.diagnosis import diagnosis_sections, diagnosis_title
     from fedetf.report.document import print_page, to_html, to_markdown
     from fedetf.report.progress import TrialProgress
 
     if out is not None:
-        make_folder(out.parent)  # found out now, not after the trial
+        check_folder(out.parent)  # found out now, not after the trial
     seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
     terminal = Console(stderr=True, highlight=False)
     trials = [(method, seed) for seed in seeds for method in METHODS]
@@ -70,5 +70,6 @@ def diagnose_command(options: argparse.Namespace) -> None:
     print_page(title, sections, console)
     if out is not None:
         page = to_html(title, sections) if out.suffix == ".html" else to_markdown(title, sections)
+        make_folder(out.parent)
         write_whole(out, page.encode())
         console.print(f"\npage: {out}", soft_wrap=True)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedetf.config import Settings
 
 Command = Callable[[argparse.Namespace], None]
+LINE = 4_000  # characters of a message: all settings of a section have room in it
 ANY_SETTING = "any setting, for example --set train.lr=0.1; wins over flags; see: fedetf list settings"
 
 
@@ -179,4 +180,4 @@ def output() -> "Console":
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    return Output(highlight=False)
+    return Output(highlight=False, markup=False, emoji=False)  # names are shown as they are

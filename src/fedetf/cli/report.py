@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fedetf.cli.flags import add_command, folder
+from fedetf.cli.flags import LINE, add_command, folder
+from fedetf.errors import printable
 
 
 def add_to(commands: Any) -> None:
@@ -30,4 +31,4 @@ def report_command(options: argparse.Namespace) -> None:
     report = write_report(options.folders, options.out)
     print(f"report: {report.path} ({report.runs} run{'' if report.runs == 1 else 's'})")
     for folders, reason in in_words(report.left_out):
-        print(f"not shown: {folders}: {reason}")
+        print(printable(f"not shown: {folders}: {reason}", LINE))

@@ -96,13 +96,14 @@ def _start_early(settings: "Settings") -> None:
 def _show_run(settings: "Settings", out: Path, work: "Callable[[Job, list[Listener]], Result]") -> None:
     """Load the data, do the work with progress shown, and print what came of it."""
     from rich.console import Console
+    from rich.text import Text
 
     from fedetf.api import prepare
     from fedetf.report.progress import make_progress
     from fedetf.report.tables import describe_job, result_table
 
     terminal = Console(stderr=True, highlight=False)
-    with terminal.status(f"loading {settings.data.name}"):  # seen on a terminal only, and gone when it is done
+    with terminal.status(Text(f"loading {settings.data.name}")):  # seen on a terminal only, and gone when it is done
         job = prepare(settings)
     progress = make_progress(terminal)
     try:

@@ -16,6 +16,9 @@ from torch import Tensor
 from fedetf.errors import UserError
 from fedetf.files import PICTURE, read_bytes
 
+# What is read as a picture. Pillow knows more kinds, among them PostScript, for which it starts Ghostscript.
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+
 Pixels = NDArray[np.uint8]
 Picture = bytes | Path | Image.Image
 
@@ -42,14 +45,16 @@ def stack_images(pictures: Sequence[Picture], size: int | None, where: str) -> T
 def picture_pixels(picture: Picture, size: tuple[int, int] | None, where: str) -> Pixels:
     """Decode a picture into ``[height, width, channels]``, one channel if it is grey; ``size`` is (width, height)."""
     try:
-        image = picture if isinstance(picture, Image.Image) else Image.open(_file(picture))
+        image = picture if isinstance(picture, Image.Image) else Image.open(_file(picture), formats=FORMATS)
         if image.mode[0] in "IF":  # 16 or 32 bits; a scanner may use twelve of them, and most of the grey would be lost
             raise UserError(
                 f"{_name(picture, where)} has more than 8 bits a pixel ({image.mode}), of unknown range; scale its "
                 "values to 0 to 255 and save it with 8 bits"
             )
         image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError) as error:
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # a damaged picture: whatever the readers of so many formats stumble over
         unidentified = isinstance(error, UnidentifiedImageError)
         reason = "not an image that Pillow knows" if unidentified else str(error).replace("\n", " ")
         raise UserError(f"cannot read {_name(picture, where)}: {reason}; replace or remove it") from None

@@ -7,7 +7,7 @@ Hugging Face cache, then on the hub. A plug-in is a function ``load(settings, se
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from PIL import Image
 from fedetf.config import DataSettings
 from fedetf.data.decode import find_image_column, find_label_column, label_encoder, same_channels, stack_images
 from fedetf.data.samples import Dataset, Samples
-from fedetf.errors import UserError, unknown
+from fedetf.errors import UserError, unknown, visible
 from fedetf.own_code import guarded, is_own_dataset
 from fedetf.plugins import Registry
 from fedetf.rng import numpy_stream
@@ -56,7 +56,7 @@ def load_dataset(settings: DataSettings, seed: int) -> Dataset:
         raise UserError(
             f"{name} has no columns, so data.site_column has no meaning; it is for Parquet files and the hub"
         )
-    return _limited(dataset, settings, seed)
+    return _limited(replace(dataset, classes=[visible(name) for name in dataset.classes]), settings, seed)
 
 
 def _find_loader(name: str) -> Loader:
@@ -248,7 +248,7 @@ def _sites(table: Any, column: str | None, where: str) -> NDArray[np.str_] | Non
     names = table[column][:]
     if any(name is None for name in names):
         raise UserError(f"{where} has rows without a {column}; fill them in, or remove them")
-    return np.array([str(name) for name in names])
+    return np.array([visible(str(name)) for name in names])
 
 
 def _encoded(table: Any, column: str, where: str) -> Sequence[Any]:

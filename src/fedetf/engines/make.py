@@ -60,6 +60,6 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError):
+    except (RuntimeError, AssertionError, ImportError):  # the last for kinds that need a package
         raise UserError(f"device {name!r} is not available here; use --device cpu, or auto") from None
     return device

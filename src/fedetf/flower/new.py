@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from fedetf.errors import UserError
-from fedetf.files import make_folder, packaged, write_whole
+from fedetf.files import make_folder, packaged, remove, write_whole
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")  # what Flower takes as the name of an app
 
@@ -28,11 +28,17 @@ def new_app(folder: Path, sites: Sequence[str]) -> list[Path]:
     make_folder(folder)
     values = {"@APP@": name, "@SITES@": ", ".join(sites), "@SITE@": sites[0], "@NAMES@": " ".join(sites)}
     values |= {"@MIN@": str(max(1, len(sites) - 1))}
-    paths = []
+    paths: list[Path] = []
     for source in sorted(resources.files("fedetf").joinpath("flower/template").iterdir(), key=lambda file: file.name):
         text = packaged("flower", "template", source.name)
         for mark, value in values.items():
             text = text.replace(mark, value)
-        paths.append(folder / source.name.removesuffix(".in"))
-        write_whole(paths[-1], text.encode())
+        path = folder / source.name.removesuffix(".in")
+        try:
+            write_whole(path, text.encode())
+        except OSError:  # a full disk: half an app is none, and would stand in the way of the next attempt
+            for written in paths:
+                remove(written)
+            raise
+        paths.append(path)
     return paths

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedetf.config import ADDRESSES, LAST, Settings, flat
-from fedetf.errors import UserError
+from fedetf.errors import UserError, printable
 from fedetf.files import RECORD, UnfitFile, is_file, parse_json, read_json, read_text, read_toml
 from fedetf.redact import redacted
 from fedetf.runs.commands import read_commands
@@ -165,7 +165,8 @@ def _how_far(folder: Path) -> str:
 
 def _last_line(path: Path) -> str:
     lines = redacted(read_text(path)).strip().splitlines()
-    return lines[-1].removeprefix("fedetf.errors.").removeprefix("UserError: ") if lines else "no reason is on record"
+    said = lines[-1].removeprefix("fedetf.errors.").removeprefix("UserError: ") if lines else "no reason is on record"
+    return printable(said)
 
 
 def _there(path: Path) -> Path:
@@ -212,12 +213,14 @@ def gather(folders: Sequence[Path]) -> tuple[list[Run], list[Problem]]:
 def _found_in(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise UserError(f"no folder {str(folder)!r}; give the --out of a run or a comparison")
-    if any(_exists(folder / name) for name in (CONFIG, RESULT, ERROR)):
-        yield folder
-        return
-    for path in sorted(folder.iterdir()):
-        if path.is_dir() and not path.is_symlink():
-            yield from _found_in(path)
+    waiting = [folder]  # no recursion: a stranger's folders may be deeper than Python's stack
+    while waiting:
+        path = waiting.pop()
+        if any(_exists(path / name) for name in (CONFIG, RESULT, ERROR)):
+            yield path
+        else:
+            inner = (each for each in path.iterdir() if each.is_dir() and not each.is_symlink())
+            waiting += sorted(inner, reverse=True)
 
 
 def in_words(problems: Sequence[Problem]) -> list[tuple[str, str]]:

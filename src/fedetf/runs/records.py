@@ -5,8 +5,9 @@ Whoever wrote them may be a stranger: what does not fit its type is an UnfitFile
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, RootModel, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, RootModel, ValidationError
 
+from fedetf.errors import visible
 from fedetf.files import UnfitFile
 
 CONFIG = "config.toml"
@@ -28,6 +29,7 @@ def _finite_or_none(value: Any) -> Any:
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Maybe = Annotated[Number | None, BeforeValidator(_finite_or_none)]  # JSON as Python writes it may hold NaN
+Name = Annotated[str, AfterValidator(visible)]  # of a class or a site, to be shown
 Accuracy = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[Accuracy | None, BeforeValidator(_finite_or_none)]
 
@@ -83,9 +85,9 @@ class Held(BaseModel):
 class Holdings(BaseModel):
     """Who holds what: partition.json, less the indices."""
 
-    classes: Annotated[list[str], Field(min_length=1)]
+    classes: Annotated[list[Name], Field(min_length=1)]
     clients: Annotated[list[Held], Field(min_length=1)]
-    sites: list[str] = []  # the names of clients, if they have any
+    sites: list[Name] = []  # the names of clients, if they have any
     elsewhere: bool = False  # with real sites, who tell nobody
 
 
@@ -97,7 +99,7 @@ class ModelNote(BaseModel):
     dataset: str
     shape: Annotated[list[Annotated[int, Field(ge=1, le=MOST_INPUTS)]], Field(min_length=1, max_length=8)]
     dtype: Literal["uint8", "float32"]
-    classes: Annotated[list[str], Field(min_length=1, max_length=1_000_000)]
+    classes: Annotated[list[Name], Field(min_length=1, max_length=1_000_000)]
     settings: dict[str, Any] | None = None  # of the run, in a file that is not in its folder
     client: Count | None = None
     accuracy: Share = None

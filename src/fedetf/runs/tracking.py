@@ -84,21 +84,16 @@ class MLflow(Listener):
         if find_spec("mlflow") is None:
             raise UserError("measure.mlflow needs MLflow; install it by: pip install 'fedetf[mlflow]'")
         self._uri, self._folder = complete(uri, "measure.mlflow"), folder
+        with self._naming():  # a store that is not there is found out before anything is written
+            self._client = self._connected()
+            self._client.get_experiment_by_name(self.EXPERIMENT)
 
     def started(self, federation: Federation) -> None:
         """Open the run, or make it, and log the rounds that were done before and are not there."""
         self._federation = federation
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of MLflow about its own dependencies
-                self._client = self._connected()
-                self._run = self._found() or self._made()
-                seconds = self._client.get_metric_history(self._run, "seconds")  # the one that every round has
-        except Exception as error:  # whatever a store can raise: of a driver, a network, a file system
-            hint = "for example --set measure.mlflow=sqlite:///mlflow.db"
-            shown = public_address(self._uri)
-            reason = _first_line(error).replace(self._uri, shown)
-            raise UserError(f"cannot log to MLflow at {shown}: {reason}; {hint}") from None  # its own text has the URI
+        with self._naming():
+            self._run = self._found() or self._made()
+            seconds = self._client.get_metric_history(self._run, "seconds")  # the one that every round has
         self._logged = {metric.step for metric in seconds}
         self._catch_up()
 
@@ -117,6 +112,19 @@ class MLflow(Listener):
                 curve = [("result.personal_curve", value, step) for step, value in enumerate(outcome.personal_curve)]
                 self._log([*((name, value, len(outcome.rounds)) for name, value in results.items()), *curve])
             self._client.set_terminated(self._run)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Say in one line, without a password, that the store cannot be used."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of MLflow about its own dependencies
+                yield
+        except Exception as error:  # whatever a store can raise: of a driver, a network, a file system
+            hint = "for example --set measure.mlflow=sqlite:///mlflow.db"
+            shown = public_address(self._uri)
+            reason = _first_line(error).replace(self._uri, shown)
+            raise UserError(f"cannot log to MLflow at {shown}: {reason}; {hint}") from None  # its own text has the URI
 
     def _connected(self) -> "MlflowClient":
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from by_hand import client_of, loss_of, same_bits, small_run
+from by_hand import batch_of, client_of, loss_of, same_bits, small_run
 
 from fedetf.methods import METHODS
 from fedetf.methods.feddecorr import decorrelation
@@ -54,3 +54,11 @@ def test_strength_zero_is_fedavg_to_the_bit() -> None:
     plain = small_run("fedavg")
     assert same_bits(small_run("feddecorr", coef=0.0), plain)
     assert not same_bits(small_run("feddecorr"), plain)
+
+
+def test_a_term_without_strength_is_not_computed() -> None:
+    """Features whose sum overflows spoil the gradient of the term, though not that of the cross entropy."""
+    for method, sound in ((FedDecorr(coef=0.0), True), (FedDecorr(), False)):
+        h = torch.tensor([[3e38, 0.0], [3e38, 0.0], [3e38, 1.0]], requires_grad=True)
+        method.loss(client_of(method, [2, 2]), batch_of(h, [0, 0, 0])).backward()
+        assert torch.isfinite(h.grad).all() == sound

@@ -64,8 +64,9 @@ def test_strength_zero_is_fedavg_to_the_bit() -> None:
     assert not same_bits(small_run("fedntd"), plain)
 
 
-def test_two_classes_are_fedavg() -> None:
-    client = client_of(FedNTD(), [2, 2])
-    client.received = {}  # it is not asked for
-    batch = batch_of(torch.tensor([[1.0, 0.0]]), [1])
-    assert FedNTD().loss(client, batch) == METHODS["fedavg"]().loss(client, batch)
+@pytest.mark.parametrize(("method", "classes"), [(FedNTD(), 2), (FedNTD(beta=0.0), 3)])
+def test_with_two_classes_or_no_strength_the_teacher_is_not_asked(method, classes: int) -> None:
+    client = client_of(method, [2] * classes)
+    client.received = {}
+    batch = batch_of(torch.eye(classes), list(range(classes)))
+    assert method.loss(client, batch) == METHODS["fedavg"]().loss(client, batch)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from by_hand import client_of, loss_of, same_bits, small_run
+from by_hand import batch_of, client_of, loss_of, same_bits, small_run
 
 from fedetf.methods import METHODS
 from fedetf.methods.feduv import closeness, variance_lack
@@ -58,3 +58,11 @@ def test_strengths_zero_are_fedavg_to_the_bit() -> None:
     assert same_bits(small_run("feduv", lam=0.0, mu=0.0), plain)
     assert not same_bits(small_run("feduv", lam=0.0), plain)
     assert not same_bits(small_run("feduv", mu=0.0), plain)
+
+
+def test_a_term_without_strength_is_not_computed() -> None:
+    """Features whose squares overflow spoil the gradient of the term, though not that of the cross entropy."""
+    for method, sound in ((FedUV(lam=0.0, mu=0.0), True), (FedUV(), False)):
+        h = torch.tensor([[1e25, 0.0], [0.0, 1e25], [1e25, 1e25]], requires_grad=True)
+        method.loss(client_of(method, [2, 2]), batch_of(h, [0, 1, 0])).backward()
+        assert torch.isfinite(h.grad).all() == sound

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_only_the_head_travels_and_bytes_say_so() -> None:
-    result = small_run("lgfedavg", {"rounds": 1})
+    result = small_run("lgfedavg", {"rounds": 1, "model": "cnn"})
     head = result.job.build_net().head
     nbytes = 4 * (head.weight.numel() + head.bias.numel())  # 4 C (D + 1)
     assert result.rounds[0].bytes_up == result.rounds[0].bytes_down == 3 * nbytes

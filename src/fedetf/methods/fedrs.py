@@ -23,9 +23,7 @@ class FedRS(Method):
     graded: bool = Field(False, description="true: rare classes are scaled too, as in the authors' code")
 
     def loss(self, client: Client, batch: Batch) -> Tensor:
-        """CE of s_c z_c; predictions are made from z."""
-        if self.alpha == 1:
-            return super().loss(client, batch)
+        """CE of s_c z_c; predictions are made from z. With α = 1 all s_c are 1, and it is FedAvg to the bit."""
         return F.cross_entropy(self.scales(client.counts) * client.net.head(batch.h), batch.y)
 
     def scales(self, counts: Tensor) -> Tensor:

@@ -253,6 +253,43 @@ def test_a_spoilt_personal_answer_is_left_out(tmp_path: Path) -> None:
     assert result["personal"] == third
 
 
+CHOSEN = 'metrics = ["log_loss", "collapse"]\n'  # the last section of the settings is measure.*
+
+
+def test_sites_send_the_values_of_chosen_metrics(tmp_path: Path) -> None:
+    """One number a metric: the simulator's. Neural collapse is of the global model alone."""
+    app = make_app(tmp_path / "app", "fedavg", 1, model="mlp", limit=60, more=CHOSEN)
+    wire = Wire(app, tmp_path / "kept", out=str(tmp_path / "run"))
+    wire.run_server()
+    asked = [answer for answer in wire.answers if answer.metadata.message_type == "query.personalise"]
+    sent = [answer.content.metric_records["metrics"] for answer in asked]
+    assert [set(record) - {"accuracy", "epochs"} for record in sent] == [{"measure.log_loss"}] * 3
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    expected = fedetf.run(str(app / "settings.toml"), clients=3, engine="serial")
+    assert result["metrics"] == expected.summary["metrics"]
+    assert result["recall_per_class"] == expected.summary["recall_per_class"]
+
+
+def test_a_spoilt_metric_of_a_site_is_left_out(tmp_path: Path) -> None:
+    app = make_app(tmp_path / "app", "fedavg", 1, model="mlp", limit=60, more=CHOSEN)
+    wire = Wire(app, tmp_path / "kept", out=str(tmp_path / "run"))
+
+    def spoil(request: Message, answer: Message) -> Message:
+        metrics = answer.content.metric_records["metrics"]
+        if request.metadata.message_type == "query.personalise":
+            if request.metadata.dst_node_id == 100:
+                metrics["measure.log_loss"] = math.inf
+            if request.metadata.dst_node_id == 101:
+                metrics["measure.nc2"] = 0.5
+        return answer
+
+    wire.spoil = spoil
+    wire.run_server()
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert [accuracy is None for accuracy in result["personal_per_client"]] == [True, True, False]
+    assert result["metrics"]["personal"]["log_loss"] > 0
+
+
 def test_who_is_not_connected_is_left_out_and_too_few_end_the_run(tmp_path: Path) -> None:
     wire = quick(tmp_path, rounds=1, join=0.01)
     wire.away = lambda name: name == "paris"

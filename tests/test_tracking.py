@@ -42,10 +42,11 @@ def test_tensorboard_events_carry_the_measures(tmp_path: Path) -> None:
     writer.started(Records())
     for t in (1, 2):
         writer.round_done(Measured(t, [0], loss=1 / t, measures={"nc2": 0.5**t, "drift": None}), None)
-    writer.finished(Outcome([], None, None, 0, 0, {}, [], [], 0.0, 0.0))
+    metrics = {"general": {}, "personal": {"log_loss": 0.25, "accuracy": None}}
+    writer.finished(Outcome([], None, None, 0, 0, {}, [], [], 0.0, 0.0, None, metrics))
     events = EventAccumulator(str(tmp_path / "events")).Reload()
     assert [(e.step, e.value) for e in events.Scalars("nc2")] == [(1, 0.5), (2, 0.25)]
-    assert sorted(events.Tags()["scalars"]) == ["loss", "nc2"]
+    assert sorted(events.Tags()["scalars"]) == ["loss", "nc2", "personal/log_loss"]
 
 
 class Stop(Listener):

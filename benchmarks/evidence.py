@@ -30,9 +30,9 @@ from fedetf.bench import LOCK
 from fedetf.cli import build_parser
 from fedetf.cli.flags import given_settings
 from fedetf.cli.reproduce import chosen_part
+from fedetf.comparison.plan import PlannedRun
+from fedetf.comparison.plan import plan as plan_comparison
 from fedetf.files import write_whole
-from fedetf.grid import Cell
-from fedetf.grid import plan as plan_comparison
 from fedetf.paper.experiment import load_experiment
 from fedetf.paper.experiment import plan as plan_experiment
 from fedetf.runs.read import is_done, read_holdings, rounds_so_far
@@ -49,7 +49,7 @@ class Command:
     """One line of the list."""
 
     words: list[str]
-    cells: list[Cell]  # its runs, with folders relative to the queue's own
+    runs: list[PlannedRun]  # its runs, with folders relative to the queue's own
 
     @property
     def text(self) -> str:
@@ -58,13 +58,13 @@ class Command:
 
     def done(self, out: Path) -> int:
         """How many of its runs are there."""
-        return sum(is_done(out / cell.folder) for cell in self.cells)
+        return sum(is_done(out / run.folder) for run in self.runs)
 
     def seconds_left(self, out: Path) -> float | None:
         """At the pace of the rounds that it has done; None if there are none."""
-        rounds = [rounds_so_far(out / cell.folder) for cell in self.cells]
+        rounds = [rounds_so_far(out / run.folder) for run in self.runs]
         paces = [line.seconds for lines in rounds for line in lines]
-        total = sum(cell.settings.train.rounds for cell in self.cells)
+        total = sum(run.settings.train.rounds for run in self.runs)
         return statistics.mean(paces) * (total - len(paces)) if paces else None
 
 
@@ -74,7 +74,7 @@ def read_commands(path: Path) -> list[Command]:
     return [Command(words, list(planned(words))) for words in map(shlex.split, filter(None, lines))]
 
 
-def planned(words: list[str]) -> Iterator[Cell]:
+def planned(words: list[str]) -> Iterator[PlannedRun]:
     """The runs of a command."""
     options = build_parser().parse_args(words[1:])
     if options.out is None:
@@ -84,7 +84,7 @@ def planned(words: list[str]) -> Iterator[Cell]:
         trials = plan_experiment(
             load_experiment(options.name), options.scale, part, given_settings(options), options.out
         )
-        yield from {trial.cell.folder: trial.cell for trial in trials}.values()
+        yield from {trial.run.folder: trial.run for trial in trials}.values()
     elif words[1] == "compare":
         seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
         settings, equal = given_settings(options), options.equal_budget
@@ -109,7 +109,7 @@ def run(commands: list[Command], out: Path) -> int:
         os.nice(19)
         restore(commands, out)
         for number, command in enumerate(commands, start=1):
-            if command.done(out) == len(command.cells):
+            if command.done(out) == len(command.runs):
                 continue
             print(f"{time.strftime('%F %T')} {number} of {len(commands)}: {command.text}", flush=True)
             status = attend(command, out)
@@ -163,8 +163,8 @@ def benchmark_runs() -> bool:
 def describe(command: Command, out: Path) -> str:
     """How far a command is."""
     done, left = command.done(out), command.seconds_left(out)
-    rest = "" if done == len(command.cells) else "; not begun" if left is None else f"; about {left / 3600:.1f} h left"
-    return f"{done} of {len(command.cells)} runs{rest}"
+    rest = "" if done == len(command.runs) else "; not begun" if left is None else f"; about {left / 3600:.1f} h left"
+    return f"{done} of {len(command.runs)} runs{rest}"
 
 
 def status(commands: list[Command], out: Path) -> int:
@@ -178,8 +178,8 @@ def status(commands: list[Command], out: Path) -> int:
 
 def keep(commands: list[Command], out: Path, results: Path = HERE / "results") -> int:
     """Copy what the documentation is made from, also of runs that are not finished."""
-    for cell in (cell for command in commands for cell in command.cells):
-        source, target = out / cell.folder, results / cell.folder
+    for run in (run for command in commands for run in command.runs):
+        source, target = out / run.folder, results / run.folder
         if not (source / PARTITION).is_file():
             continue
         counts = [client.counts for client in read_holdings(source).clients]
@@ -198,8 +198,8 @@ def target_file(folder: Path, name: str) -> Path:
 
 def restore(commands: list[Command], out: Path, results: Path = HERE / "results") -> None:
     """Put finished runs back that were kept, so that a new machine does not run them again."""
-    for cell in (cell for command in commands for cell in command.cells):
-        source, target = results / cell.folder, out / cell.folder
+    for run in (run for command in commands for run in command.runs):
+        source, target = results / run.folder, out / run.folder
         if is_done(source) and not target.exists():
             for name in KEPT:
                 write_whole(target_file(target, name), (source / name).read_bytes())

@@ -25,10 +25,10 @@ import fedetf
 from fedetf.api import prepare
 from fedetf.cli import build_parser, main
 from fedetf.cli.flags import chosen_settings, given_settings
+from fedetf.comparison.plan import plan
 from fedetf.config import describe_settings, resolve
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
-from fedetf.grid import plan
 from fedetf.methods import METHODS, make_method
 
 ROOT = Path(__file__).parent.parent

@@ -149,8 +149,8 @@ def test_small_files_are_kept_and_spare_a_new_machine_the_work(whole: Path, tmp_
             "result.json",
             "rounds.jsonl",
         ]
-        (run,) = [run for command in commands for run in command.cells if kept / run.folder == folder][:1]
+        (run,) = [run for command in commands for run in command.runs if kept / run.folder == folder][:1]
         counts = json.loads((folder / "counts.json").read_text())
         assert len(counts) == run.settings.data.clients
     evidence.restore(commands, new, kept)
-    assert all(command.done(new) == len(command.cells) for command in commands)
+    assert all(command.done(new) == len(command.runs) for command in commands)

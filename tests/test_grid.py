@@ -15,7 +15,9 @@ import pytest
 import fedetf
 from fedetf import UserError
 from fedetf.cli import main
-from fedetf.grid import Line, plan
+from fedetf.comparison.plan import plan
+from fedetf.comparison.run import RunsProgress
+from fedetf.comparison.table import Line
 from fedetf.report.comparison import to_csv, to_json, to_markdown
 
 SMALL = ["--clients", "3", "--rounds", "1", "--epochs", "1", "--set", "data.limit=100", "--set", "personal.rounds=1"]
@@ -195,17 +197,19 @@ def test_killed_half_way_and_called_again(capsys: pytest.CaptureFixture[str]) ->
 
 def test_best_two_of_each_setting_are_bold() -> None:
     def line(method: str, alpha: str, *values: float) -> Line:
-        return Line({"method": method, "data.alpha": alpha}, [7, 8], list(values), [0.5, 0.5], 3.0, 2**20)
+        scores = {"general": dict(zip((7, 8), values, strict=True)), "personal": {7: 0.5, 8: 0.5}}
+        return Line({"method": method, "data.alpha": alpha}, [7, 8], scores, 3.0, 2**20)
 
     lines = [line("a", "1", 0.5, 0.7), line("b", "1", 0.1, 0.1), line("c", "1", 0.9, 0.9), line("a", "2", 0.2, 0.2)]
     text = to_markdown(lines).splitlines()
     assert "| a | 1 | **60.00±10.00** |" in text[2]
     assert "| b | 1 | 10.00±0.00 |" in text[3]
     assert "| c | 1 | **90.00±0.00** |" in text[4]
-    assert "| a | 2 | **20.00±0.00** |" in text[5]  # alone in its setting
+    assert "| a | 2 | 20.00±0.00 |" in text[5]  # alone in its setting, it is not better than anything
     assert "| 2 | 3.0 | 1 |" in text[5]
     assert to_csv(lines).count("\n") == 5
     assert json.loads(to_json(lines))[0]["general"] == [0.5, 0.7]
+    assert [row["general_place"] for row in json.loads(to_json(lines))] == [2, None, 1, None]
 
 
 def test_own_method_in_a_comparison() -> None:
@@ -242,7 +246,7 @@ def test_equal_budget_under_the_authors_fidelity() -> None:
 
 
 def test_two_comparisons_do_not_work_in_one_folder() -> None:
-    class Meddler(fedetf.grid.GridProgress):
+    class Meddler(RunsProgress):
         def run_started(self, cell, number, total):
             with pytest.raises(UserError, match="another comparison is running in grid"):
                 fedetf.compare(["fedavg"], [7], out="grid", **OPTIONS)
@@ -282,9 +286,10 @@ def test_places_that_are_not_folders() -> None:
 
 def test_bold_is_exact_with_three_seeds() -> None:
     def line(method: str, *values: float) -> Line:
-        return Line({"method": method}, [7, 8, 9], list(values), [0.5] * 3, 3.0, 2**20)
+        scores = {"general": dict(zip((7, 8, 9), values, strict=True)), "personal": dict.fromkeys((7, 8, 9), 0.5)}
+        return Line({"method": method}, [7, 8, 9], scores, 3.0, 2**20)
 
     text = to_markdown([line("a", 0.1, 0.2, 0.3), line("b", 0.05, 0.05, 0.05), line("c", 0.01, 0.01, 0.01)])
     assert text.count("**") == 4 + 6  # two of the general values, and all equal personal ones
-    one = to_markdown([Line({"method": "a"}, [7], [0.5], [0.5], 1.0, 1.0)])
-    assert "| **50.00** |" in one  # of one seed there is no deviation
+    one = to_markdown([Line({"method": "a"}, [7], {"general": {7: 0.5}, "personal": {7: 0.5}}, 1.0, 1.0)])
+    assert "| 50.00 |" in one  # of one seed there is no deviation

@@ -69,5 +69,5 @@ def test_names_of_folders_stay() -> None:
     """They are on disks: a changed name would run everything anew. These are of version 0.1.0."""
     part = Part(columns=["CIFAR-10, α = 0.1"], methods=["fedavg", "fedetf"], seeds=[8])
     trials = plan(load_experiment("table1"), "small", part, {"fidelity": "authors"}, Path("out"))
-    assert [trial.cell.folder.name for trial in trials] == ["cifar10-fedavg-ea7fe183-s8", "cifar10-fedetf-0d8e4f96-s8"]
+    assert [trial.run.folder.name for trial in trials] == ["cifar10-fedavg-ea7fe183-s8", "cifar10-fedetf-0d8e4f96-s8"]
     assert digest(resolve(None, {"seed": 1, "engine.workers": 2})) == digest(resolve(None, {"seed": 2}))

@@ -10,7 +10,7 @@ from rich.console import Console
 import fedetf
 from fedetf.data import Partition
 from fedetf.report.figures import accuracy_figure, partition_figure, save_figure
-from fedetf.report.progress import LiveGrid, LiveProgress, PlainProgress, make_grid_progress, make_progress
+from fedetf.report.progress import LiveProgress, LiveRuns, PlainProgress, make_progress, make_runs_progress
 from fedetf.report.tables import partition_table, percent, result_table
 
 
@@ -91,8 +91,8 @@ def test_accuracy_figure_draws_the_mean_of_the_seeds() -> None:
 
 def test_live_view_of_a_comparison(tmp_path) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=120, highlight=False)
-    view = make_grid_progress(console)
-    assert isinstance(view, LiveGrid)
+    view = make_runs_progress(console)
+    assert isinstance(view, LiveRuns)
     settings = {"data.limit": 100, "personal.rounds": 1}
     for _ in range(2):
         fedetf.compare(

@@ -13,8 +13,8 @@ import fedetf
 from fedetf import UserError
 from fedetf.cli import build_parser, main
 from fedetf.cli.flags import given_settings
+from fedetf.comparison.plan import plan
 from fedetf.config import resolve
-from fedetf.grid import plan
 from fedetf.report.curves import curve, measure_charts
 from fedetf.report.groups import arrange
 from fedetf.report.html import safe_json, tag

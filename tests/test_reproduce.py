@@ -34,7 +34,7 @@ FIGURES = ["fig1", "fig4", "fig5", "fig6", "fig7"]
 
 
 def settings_of(name: str, scale: str = "paper") -> list:
-    return [trial.cell.settings for trial in plan(load_experiment(name), scale, Part(), {}, Path("out"))]
+    return [trial.run.settings for trial in plan(load_experiment(name), scale, Part(), {}, Path("out"))]
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_the_papers_scale_is_the_papers() -> None:
     assert len({s.model.name for s in settings_of("table4")}) == 7
     for name in (*TABLES, "fig1", "fig4", "fig5", "fig6"):  # "In all the experiments, we conduct three trials"
         for trial in plan(load_experiment(name), "paper", Part(), {}, Path("out")):
-            s = trial.cell.settings
+            s = trial.run.settings
             authors_own = (s.data.name, s.data.alpha) == ("cifar10", 0.05) or name == "fig1"
             assert s.seed in ({7, 8, 9} if authors_own else {8, 9, 10})
         assert len(settings_of(name)) % 3 == 0

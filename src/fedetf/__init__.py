@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedetf.api import Result, resume, run
+    from fedetf.comparison.run import Comparison, compare
     from fedetf.data.partition import dirichlet_partition, iid_partition, shard_partition
     from fedetf.errors import RunError, UserError
     from fedetf.estimator import FederatedClassifier
     from fedetf.etf import simplex_etf
-    from fedetf.grid import Comparison, compare
     from fedetf.heads import ETFHead
     from fedetf.losses import balanced_cross_entropy
     from fedetf.methods.base import Method
@@ -42,8 +42,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Comparison": "grid",
-    "compare": "grid",
+    "Comparison": "comparison.run",
+    "compare": "comparison.run",
     "ETFHead": "heads",
     "FederatedClassifier": "estimator",
     "Method": "methods.base",

@@ -50,13 +50,13 @@ def compare_command(options: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from fedetf.grid import compare
+    from fedetf.comparison.run import compare
     from fedetf.report.comparison import to_markdown, write_tables
     from fedetf.report.page import write_report
-    from fedetf.report.progress import make_grid_progress
+    from fedetf.report.progress import make_runs_progress
 
     seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
-    progress = make_grid_progress(Console(stderr=True, highlight=False))
+    progress = make_runs_progress(Console(stderr=True, highlight=False))
     try:
         comparison = compare(
             options.methods,

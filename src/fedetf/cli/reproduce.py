@@ -43,10 +43,10 @@ def reproduce_command(options: argparse.Namespace) -> None:
 
     from fedetf.paper.run import reproduce
     from fedetf.paper.tables import to_markdown, write_reproduction
-    from fedetf.report.progress import make_grid_progress
+    from fedetf.report.progress import make_runs_progress
 
     part = chosen_part(options)
-    progress = make_grid_progress(Console(stderr=True, highlight=False))
+    progress = make_runs_progress(Console(stderr=True, highlight=False))
     try:
         found = reproduce(options.name, options.scale, part, given_settings(options), options.out, progress)
     except KeyboardInterrupt:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fedetf.comparison.plan import PlannedRun
 from fedetf.config import Section, Settings, resolve, validated
 from fedetf.errors import UserError, unknown
 from fedetf.files import packaged
-from fedetf.grid import Cell
 from fedetf.runs.folder import file_name
 from fedetf.runs.identity import digest
 from fedetf.runs.read import ACCURACIES, FIRST_STEP
@@ -92,7 +92,7 @@ class Trial:
 
     row: str
     column: str
-    cell: Cell
+    run: PlannedRun
 
 
 def experiment_names() -> list[str]:
@@ -197,7 +197,7 @@ def plan(
             if experiment.is_measured and not settings.measure.collapse:
                 raise UserError("this experiment shows what measure.collapse measures; leave it on")
             names = (("method", row.name), ("setting", column.name))
-            trials.append(Trial(row.name, column.name, Cell(names, settings, out / "runs" / run_name(settings))))
+            trials.append(Trial(row.name, column.name, PlannedRun(names, settings, out / "runs" / run_name(settings))))
     if not any(column.settings(scale_name) for column in experiment.column):
         raise UserError(f"there is nothing of this experiment at scale {scale_name}; choose another --scale")
     if experiment.row and not trials:

@@ -154,10 +154,10 @@ def figure6(found: Reproduction) -> Figure:
 
 def _dimension(found: Reproduction, row: str) -> int:
     trial = next(trial for trial in found.trials if trial.row == row)
-    given = trial.cell.settings.method.model_dump().get("dim")
+    given = trial.run.settings.method.model_dump().get("dim")
     if given is not None:
         return int(given)
-    return len(read_holdings(trial.cell.folder).classes)
+    return len(read_holdings(trial.run.folder).classes)
 
 
 def _draw_finetuning(axes: Axes, found: Reproduction, column: str) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedetf.comparison.run import RunsProgress, first_data, run_planned
 from fedetf.config import Settings, resolve
 from fedetf.data import Partition, deal_out, load_dataset
 from fedetf.errors import UserError
-from fedetf.grid import GridProgress, first_data, run_cells
 from fedetf.paper.experiment import Experiment, Part, Scale, ScaleName, Trial, load_experiment, load_scale, plan
 from fedetf.paper.verdicts import Results, collect
 from fedetf.runs.folder import file_name, locked
@@ -57,7 +57,7 @@ def reproduce(
     part: Part | None = None,
     overrides: Mapping[str, Any] | None = None,
     out: Path | None = None,
-    progress: GridProgress | None = None,
+    progress: RunsProgress | None = None,
 ) -> Reproduction:
     """Run what is missing of an experiment, and collect what is there.
 
@@ -79,15 +79,15 @@ def reproduce(
     elsewhere = [] if out is None else ["--out", str(out)]
     out = out or Path("runs") / f"reproduce-{scale}"
     trials = plan(experiment, scale, part, overrides, out)
-    cells = list({trial.cell.folder: trial.cell for trial in trials}.values())
-    loaded = first_data(cells)
+    runs = list({trial.run.folder: trial.run for trial in trials}.values())
+    loaded = first_data(runs)
     with locked(out):
-        failed = run_cells(cells, loaded, progress or GridProgress())
+        failed = run_planned(runs, loaded, progress or RunsProgress())
     decisive = {key: value for key, value in overrides.items() if decides_folder(key)}
     given = [*([part.name] if part.name else []), *(f"{key}={value}" for key, value in decisive.items())]
     settings: dict[str, list[Settings]] = {}
     for trial in trials:
-        settings.setdefault(trial.column, []).append(trial.cell.settings)
+        settings.setdefault(trial.column, []).append(trial.run.settings)
     if not experiment.row:
         settings = _looked_at(experiment, scale, size, part, overrides)
     return Reproduction(

@@ -4,16 +4,16 @@ import csv
 import io
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from fedetf.comparison.caption import conditions, failures
+from fedetf.comparison.ranking import Scores, Spread, rank
 from fedetf.files import make_folder, write_whole
-from fedetf.grid import conditions, failures
 from fedetf.paper.figures import FIGURES
 from fedetf.paper.run import Reproduction
 from fedetf.paper.verdicts import in_the_paper, judge, paper_values, sentence
 from fedetf.redact import without_folders
-from fedetf.report.comparison import BEST, mean_and_spread
 from fedetf.report.figures import save_figure
 from fedetf.report.page import About, write_report
 from fedetf.runs.read import ACCURACIES
@@ -52,7 +52,7 @@ def write_reproduction(found: Reproduction) -> list[Path]:
         for suffix in (".png", ".pdf"):
             paths.append(found.folder / f"{found.stem}{suffix}")
             save_figure(figure, paths[-1])
-    done = {trial.cell.folder for trial in found.trials if trial.cell.done}
+    done = {trial.run.folder for trial in found.trials if trial.run.done}
     if done:
         about = About(found.experiment.title, [_scale(found), *verdicts(found)])
         paths.append(write_report(sorted(done), found.folder / f"{found.stem}.html", about).path)
@@ -139,15 +139,13 @@ def _table(columns: dict[str, Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _marked(rows: Sequence[Mapping[int, float]]) -> list[str]:
-    """Mean±std in percent of each row's seeds; in bold the best on the seeds that all rows have."""
-    common = set.intersection(*(set(row) for row in rows if row)) if any(rows) else set()
-    means = [statistics.mean(row[seed] for seed in common) if row and common else None for row in rows]
-    best = sorted((mean for mean in means if mean is not None), reverse=True)
+def _marked(rows: Sequence[Scores]) -> list[str]:
+    """Mean±std in percent of each row's seeds; in bold the best two on the seeds that all rows have."""
     cells = []
-    for row, mean in zip(rows, means, strict=True):
-        text = mean_and_spread(list(row.values())) if row else "-"
-        cells.append(f"**{text}**" if mean is not None and len(best) > BEST and mean >= best[BEST - 1] else text)
+    for scores, place in zip(rows, rank(rows).places, strict=True):
+        spread = Spread.of(scores.values())
+        text = "-" if spread is None else spread.percent()
+        cells.append(text if place is None else f"**{text}**")
     return cells
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedetf.errors import UserError
 from fedetf.files import UnfitFile
 from fedetf.paper.experiment import Claim, Experiment, Trial
-from fedetf.runs.read import ACCURACIES, FIRST_STEP, Run, read_run
+from fedetf.runs.read import ACCURACIES, FIRST_STEP, Run, by_seed, read_run
 
 Place = tuple[str, str]  # row, column
 
@@ -21,8 +21,7 @@ class Results:
 
     def by_seed(self, row: str, column: str, metric: str) -> dict[int, float]:
         """A value for each seed that has it."""
-        found = {run.seed: run.value(metric) for run in self.runs.get((row, column), [])}
-        return {seed: value for seed, value in found.items() if value is not None}
+        return by_seed(self.runs.get((row, column), []), metric)
 
     def values(self, row: str, column: str, metric: str) -> list[float]:
         """The same without the seeds."""
@@ -33,8 +32,8 @@ def collect(trials: Sequence[Trial]) -> Results:
     """Read what is done."""
     results = Results()
     for trial in trials:
-        if trial.cell.done:
-            results.runs.setdefault((trial.row, trial.column), []).append(_finished(trial.cell.folder))
+        if trial.run.done:
+            results.runs.setdefault((trial.row, trial.column), []).append(_finished(trial.run.folder))
     return results
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedetf.report.groups import Grid
+from fedetf.report.groups import Arrangement
 from fedetf.runs.read import Run
 
 MOST_POINTS = 250  # of a curve; more cannot be told apart on a screen
@@ -120,10 +120,10 @@ MEASURES = {
 _ON_THE_PAGE = 6
 
 
-def measure_charts(grid: Grid) -> tuple[list[Chart], list[Chart]]:
+def measure_charts(arranged: Arrangement) -> tuple[list[Chart], list[Chart]]:
     """Charts of the measures that the runs have: those of the page, and those of its fold-out."""
     there = {
-        n for g in grid.groups for run in g.runs for r in run.rounds for n, v in r.measures.items() if v is not None
+        n for g in arranged.groups for run in g.runs for r in run.rounds for n, v in r.measures.items() if v is not None
     }
     known = [name for name in MEASURES if name in there]
     main = list(MEASURES)[:_ON_THE_PAGE]

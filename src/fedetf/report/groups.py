@@ -1,30 +1,15 @@
 """Sorts runs into methods × settings, with the seeds of each pair together, and names what differs."""
 
-import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedetf.comparison.ranking import Spread
 from fedetf.config import PersonalSettings
 from fedetf.methods import METHODS
 from fedetf.redact import bare, redacted
 from fedetf.runs.identity import decides_numbers, is_methods_own
-from fedetf.runs.read import Problem, Run
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation (population, as the paper's authors compute it)."""
-
-    mean: float
-    std: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> "Spread | None":
-        """Of the values that there are; None if there are none."""
-        there = [value for value in values if value is not None]
-        return cls(statistics.fmean(there), statistics.pstdev(there), len(there)) if there else None
+from fedetf.runs.read import Problem, Run, by_seed
 
 
 @dataclass(frozen=True)
@@ -38,25 +23,19 @@ class Group:
     @property
     def seeds(self) -> list[int]:
         """The seeds, in order."""
-        return [run.result.seed for run in self.runs]
+        return [run.seed for run in self.runs]
 
-    def on(self, seeds: Collection[int]) -> "Group":
-        """The group with the runs of these seeds only."""
-        return Group(self.variant, self.setting, [run for run in self.runs if run.result.seed in seeds])
+    def scores(self, metric: str) -> dict[int, float]:
+        """General or personal accuracy by seed, where there is one."""
+        return by_seed(self.runs, metric)
 
-    @property
-    def general(self) -> Spread | None:
-        """General accuracy, the mean of the last five rounds."""
-        return Spread.of(run.result.general_last5 for run in self.runs)
-
-    @property
-    def personal(self) -> Spread | None:
-        """Personal accuracy."""
-        return Spread.of(run.result.personal for run in self.runs)
+    def spread(self, metric: str) -> Spread | None:
+        """Mean and deviation over its seeds."""
+        return Spread.of(self.scores(metric).values())
 
 
 @dataclass(frozen=True)
-class Grid:
+class Arrangement:
     """The runs of a page: groups by variant of a method and by setting."""
 
     variants: list[str]
@@ -71,12 +50,12 @@ class Grid:
         return next((g for g in self.groups if (g.variant, g.setting) == (variant, setting)), None)
 
 
-def arrange(runs: Sequence[Run]) -> Grid:
+def arrange(runs: Sequence[Run]) -> Arrangement:
     """Methods × settings; a run that is there twice is taken once."""
     runs, doubles = _without_doubles(runs)
     differing = _differing([run.settings for run in runs])
     own = [key for key in differing if is_methods_own(key)]
-    runs = sorted(runs, key=lambda run: (_rank(run), [_own_place(run, key) for key in own], run.result.seed))
+    runs = sorted(runs, key=lambda run: (_rank(run), [_own_place(run, key) for key in own], run.seed))
     axes = [key for key in differing if key not in own]
     settings = _names_of_settings(runs, axes)
     variants = _names_of_variants(runs, settings)
@@ -85,7 +64,7 @@ def arrange(runs: Sequence[Run]) -> Grid:
         groups.setdefault((variant, setting), []).append(run)
     ordered = sorted(zip(runs, settings, strict=True), key=lambda pair: [_sortable(pair[0].settings, k) for k in axes])
     common = {k: v for k, v in runs[0].settings.items() if all(_same(r.settings, k, v) for r in runs)}
-    return Grid(
+    return Arrangement(
         variants=list(dict.fromkeys(variants)),
         settings=list(dict.fromkeys(name for _, name in ordered)),
         groups=[Group(*names, members) for names, members in groups.items()],

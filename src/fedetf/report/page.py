@@ -16,7 +16,7 @@ from fedetf.errors import UserError
 from fedetf.files import make_folder, packaged, write_whole
 from fedetf.report import sections
 from fedetf.report.curves import ACCURACY, FINETUNING, LOSS, Chart, curve, measure_charts
-from fedetf.report.groups import Grid, arrange, show
+from fedetf.report.groups import Arrangement, arrange, show
 from fedetf.report.html import Html, join, safe_json, tag, text
 from fedetf.runs.read import Problem, Run, gather
 
@@ -54,13 +54,13 @@ def write_report(folders: Sequence[str | Path], out: str | Path, about: About | 
     if not runs:
         first = left_out[0]
         raise UserError(f"no finished run to report on; for example {first.folder}: {first.reason}")
-    grid = arrange(runs)
-    left_out = [*left_out, *grid.doubles]
+    arranged = arrange(runs)
+    left_out = [*left_out, *arranged.doubles]
     make_folder(path.parent)
-    content = render(grid, left_out, about).encode()
+    content = render(arranged, left_out, about).encode()
     with _writing(path):
         write_whole(path, content)
-    return Report(path, sum(len(group.runs) for group in grid.groups), left_out)
+    return Report(path, sum(len(group.runs) for group in arranged.groups), left_out)
 
 
 @contextmanager
@@ -72,33 +72,33 @@ def _writing(path: Path) -> Iterator[None]:
         raise UserError(f"cannot write {path}: {error.strerror}; give another --out") from None
 
 
-def render(grid: Grid, left_out: Sequence[Problem] = (), about: About | None = None) -> str:
+def render(arranged: Arrangement, left_out: Sequence[Problem] = (), about: About | None = None) -> str:
     """The page."""
-    main, more = measure_charts(grid)
+    main, more = measure_charts(arranged)
     charts = [ACCURACY, LOSS, FINETUNING, *main, *more]
-    holdings = _holdings(grid)
+    holdings = _holdings(arranged)
     script = "\n".join(_file(name) for name in SCRIPTS)
-    drawn = {chart.key: _data(chart, grid) for chart in charts}
-    data = {"variants": grid.variants, "settings": grid.settings, "charts": drawn, "holdings": holdings}
+    drawn = {chart.key: _data(chart, arranged) for chart in charts}
+    data = {"variants": arranged.variants, "settings": arranged.settings, "charts": drawn, "holdings": holdings}
     parts = {
         "policy": f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_hash(script)}",
-        "title": text(about.title if about else sections.title(grid)),
+        "title": text(about.title if about else sections.title(arranged)),
         "about": tag("ul", *(tag("li", said) for said in about.sentences), class_="about") if about else "",
-        "subtitle": text(sections.subtitle(grid)),
-        "takeaways": sections.takeaways(grid),
-        "problems": join([sections.problems(left_out), sections.absences(grid)]),
-        "results": sections.results(grid),
-        "views": _views(grid),
+        "subtitle": text(sections.subtitle(arranged)),
+        "takeaways": sections.takeaways(arranged),
+        "problems": join([sections.problems(left_out), sections.absences(arranged)]),
+        "results": sections.results(arranged),
+        "views": _views(arranged),
         "accuracy": _figure(ACCURACY, wide=True),
         "loss": _fold("Training loss", [_figure(LOSS)]),
         "measures": _measures(main, more),
         "finetuning": _finetuning(bool(drawn[FINETUNING.key]["curves"])),
         "holdings": sections.choice("holding", [h["name"] for h in holdings], "Partition"),
         "described": join(tag("p", h["text"], class_="described") for h in holdings[:1]),
-        "cost": sections.cost(grid),
-        "differing": sections.differing_settings(grid),
-        "common": sections.common_settings(grid),
-        "commands": sections.commands(grid),
+        "cost": sections.cost(arranged),
+        "differing": sections.differing_settings(arranged),
+        "common": sections.common_settings(arranged),
+        "commands": sections.commands(arranged),
         "made": f"Made by fedetf {__version__} on {time.strftime('%Y-%m-%d')}.",
         "style": _file("page.css"),
         "data": safe_json(data),
@@ -119,20 +119,20 @@ def _hash(script: str) -> str:
 # --- what the script draws --------------------------------------------------------------------------------------------
 
 
-def _data(chart: Chart, grid: Grid) -> dict[str, Any]:
+def _data(chart: Chart, arranged: Arrangement) -> dict[str, Any]:
     curves = []
-    for group in grid.groups:
+    for group in arranged.groups:
         drawn = curve(group.runs, chart.of)
         if drawn is not None:
-            place = [grid.variants.index(group.variant), grid.settings.index(group.setting)]
+            place = [arranged.variants.index(group.variant), arranged.settings.index(group.setting)]
             curves.append({"at": place, **drawn})
     return {"x": chart.x, "percent": chart.percent, "curves": curves}
 
 
-def _holdings(grid: Grid) -> list[dict[str, Any]]:
+def _holdings(arranged: Arrangement) -> list[dict[str, Any]]:
     """Each partition once, with its name."""
     distinct: dict[str, tuple[Run, list[int]]] = {}
-    for run in (run for setting in grid.settings for g in grid.groups if g.setting == setting for run in g.runs):
+    for run in (run for name in arranged.settings for g in arranged.groups if g.setting == name for run in g.runs):
         key = json.dumps([run.holdings.classes, *(held.counts for held in run.holdings.clients)])
         seeds = distinct.setdefault(key, (run, []))[1]
         seeds += [run.result.seed] if run.result.seed not in seeds else []
@@ -167,13 +167,13 @@ def _fold(summary: str, inside: Sequence[Html]) -> Html:
     return tag("details", tag("summary", summary), tag("div", *inside, class_="charts"))
 
 
-def _views(grid: Grid) -> Html:
+def _views(arranged: Arrangement) -> Html:
     """What can be compared in the charts: methods in one setting, or the settings of one method."""
-    by_setting = [_option(f"all methods, {name}", "setting", i) for i, name in enumerate(grid.settings)]
-    by_variant = [_option(f"{name}, all settings", "variant", i) for i, name in enumerate(grid.variants)]
-    if len(grid.settings) == 1:
+    by_setting = [_option(f"all methods, {name}", "setting", i) for i, name in enumerate(arranged.settings)]
+    by_variant = [_option(f"{name}, all settings", "variant", i) for i, name in enumerate(arranged.variants)]
+    if len(arranged.settings) == 1:
         by_setting, by_variant = [_option("all methods", "setting", 0)], []
-    elif len(grid.variants) == 1:
+    elif len(arranged.variants) == 1:
         by_setting = []
     return join([*by_setting, *by_variant])
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedetf.comparison.plan import PlannedRun
+from fedetf.comparison.run import RunsProgress
 from fedetf.engines.steps import Personal
 from fedetf.federation import Federation, Listener, Outcome, Round
-from fedetf.grid import Cell, GridProgress
 from fedetf.methods import Server
 from fedetf.report.tables import percent
 
@@ -133,7 +134,7 @@ class TrialProgress(Listener):
         self._console.print(f"trial of {self._name}: general {percent(outcome.general)}, {seconds:.0f} s")
 
 
-class LiveGrid(GridProgress):
+class LiveRuns(RunsProgress):
     """One view for a whole comparison: how many runs are done, and how far the current one is."""
 
     def __init__(self, console: Console):
@@ -144,16 +145,16 @@ class LiveGrid(GridProgress):
         self._current = self._progress.add_task("", total=1, shown="", visible=False)
         self._progress.start()
 
-    def run_started(self, cell: Cell, number: int, total: int) -> Sequence[Listener]:
+    def run_started(self, run: PlannedRun, number: int, total: int) -> Sequence[Listener]:
         """Show the run that begins."""
         self._progress.update(self._runs, total=total, completed=number - 1, shown=f"{number - 1}/{total}")
-        self._progress.reset(self._current, description=cell.name, visible=True, shown="")
-        return [_InGrid(lambda share, text: self._progress.update(self._current, completed=share, shown=text))]
+        self._progress.reset(self._current, description=run.name, visible=True, shown="")
+        return [_OneRun(lambda share, text: self._progress.update(self._current, completed=share, shown=text))]
 
-    def run_ended(self, cell: Cell, number: int, total: int, outcome: str) -> None:
+    def run_ended(self, run: PlannedRun, number: int, total: int, outcome: str) -> None:
         """Leave a line about it above the bars."""
         self._progress.update(self._runs, total=total, completed=number, shown=f"{number}/{total}")
-        self._progress.console.print(f"[{number}/{total}] {cell.name}: {outcome}", soft_wrap=True, markup=False)
+        self._progress.console.print(f"[{number}/{total}] {run.name}: {outcome}", soft_wrap=True, markup=False)
 
     def close(self) -> None:
         """Give the terminal back."""
@@ -161,20 +162,20 @@ class LiveGrid(GridProgress):
         self._progress.stop()
 
 
-class PlainGrid(GridProgress):
+class PlainRuns(RunsProgress):
     """The same as lines, for logs and pipes."""
 
     def __init__(self, console: Console):
         self._console = console
         self._said = time.monotonic()
 
-    def run_started(self, cell: Cell, number: int, total: int) -> Sequence[Listener]:
+    def run_started(self, run: PlannedRun, number: int, total: int) -> Sequence[Listener]:
         """Listen to the run that begins."""
-        return [_InGrid(lambda _, text: self._say_now_and_then(f"[{number}/{total}] {cell.name}: {text}"))]
+        return [_OneRun(lambda _, text: self._say_now_and_then(f"[{number}/{total}] {run.name}: {text}"))]
 
-    def run_ended(self, cell: Cell, number: int, total: int, outcome: str) -> None:
+    def run_ended(self, run: PlannedRun, number: int, total: int, outcome: str) -> None:
         """Print how it went."""
-        self._console.print(f"[{number}/{total}] {cell.name}: {outcome}", soft_wrap=True, markup=False)
+        self._console.print(f"[{number}/{total}] {run.name}: {outcome}", soft_wrap=True, markup=False)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -185,8 +186,8 @@ class PlainGrid(GridProgress):
             self._console.print(line, soft_wrap=True, markup=False)
 
 
-class _InGrid(Listener):
-    """Tells a grid's view how far one run is: a share of the whole, and a few words."""
+class _OneRun(Listener):
+    """Tells the view of several runs how far one run is: a share of the whole, and a few words."""
 
     def __init__(self, tell: Callable[[float, str], object]):
         self._tell = tell
@@ -206,9 +207,9 @@ class _InGrid(Listener):
         self._tell(self._done / self._steps, text)
 
 
-def make_grid_progress(console: Console) -> LiveGrid | PlainGrid:
+def make_runs_progress(console: Console) -> LiveRuns | PlainRuns:
     """The kind of progress of a comparison that fits where ``console`` writes to."""
-    return LiveGrid(console) if console.is_terminal else PlainGrid(console)
+    return LiveRuns(console) if console.is_terminal else PlainRuns(console)
 
 
 def make_progress(console: Console) -> LiveProgress | PlainProgress:

@@ -4,11 +4,12 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from fedetf.comparison.ranking import Spread, rank
 from fedetf.own_code import asks_for_code
 from fedetf.redact import bare, without_folders
-from fedetf.report.groups import Grid, Group, Spread, show
+from fedetf.report.groups import Arrangement, Group, show
 from fedetf.report.html import Html, heading, join, table, tag
-from fedetf.runs.read import Problem, Run, in_words
+from fedetf.runs.read import ACCURACIES, Problem, Run, in_words
 
 DASH = "–"
 MOST_SETTINGS = 2  # with more than that, the table says it better than sentences
@@ -17,53 +18,56 @@ MOST_SETTINGS = 2  # with more than that, the table says it better than sentence
 # --- the head of the page ---------------------------------------------------------------------------------------------
 
 
-def title(grid: Grid) -> str:
+def title(arranged: Arrangement) -> str:
     """The page in a few words."""
-    methods = list(dict.fromkeys(variant.partition(" (")[0] for variant in grid.variants))
-    datasets = list(dict.fromkeys(show(run.settings.get("data.name")) for g in grid.groups for run in g.runs))
+    methods = list(dict.fromkeys(variant.partition(" (")[0] for variant in arranged.variants))
+    datasets = list(dict.fromkeys(show(run.settings.get("data.name")) for g in arranged.groups for run in g.runs))
     compared = " and ".join(methods) if len(methods) < 3 else f"{len(methods)} methods"
     return f"{compared} on {', '.join(datasets)}"
 
 
-def subtitle(grid: Grid) -> str:
+def subtitle(arranged: Arrangement) -> str:
     """What all runs have in common."""
     parts = [("model.name", "{}"), ("data.clients", "{} clients"), ("train.participation", "participation {}")]
-    if grid.common.get("data.site_column"):
+    if arranged.common.get("data.site_column"):
         parts.insert(2, ("data.site_column", "one for each {}"))
-    elif grid.common.get("data.partition") == "dirichlet" and not any(_elsewhere(grid)):
+    elif arranged.common.get("data.partition") == "dirichlet" and not any(_elsewhere(arranged)):
         parts.insert(2, ("data.alpha", "alpha = {}"))
     parts += [("train.rounds", "{} rounds"), ("train.epochs", "local epochs {}"), ("train.lr", "learning rate {}")]
     parts += [("fidelity", "fidelity {}")]
-    shared = [form.format(show(grid.common[key])) for key, form in parts if key in grid.common]
-    seeds = sorted({seed for group in grid.groups for seed in group.seeds})
+    shared = [form.format(show(arranged.common[key])) for key, form in parts if key in arranged.common]
+    seeds = sorted({seed for group in arranged.groups for seed in group.seeds})
     shared.append(f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}")
     return " · ".join(shared)
 
 
-def _elsewhere(grid: Grid) -> Iterator[bool]:
-    return (run.holdings.elsewhere for group in grid.groups for run in group.runs)
+def _elsewhere(arranged: Arrangement) -> Iterator[bool]:
+    return (run.holdings.elsewhere for group in arranged.groups for run in group.runs)
 
 
-def takeaways(grid: Grid) -> Html:
+def takeaways(arranged: Arrangement) -> Html:
     """What came out, in sentences."""
-    if len(grid.settings) > MOST_SETTINGS or len(grid.variants) == 1 < len(grid.settings):
+    if len(arranged.settings) > MOST_SETTINGS or len(arranged.variants) == 1 < len(arranged.settings):
         return Html("")
     sentences = []
-    for setting in grid.settings:
-        groups = [group for group in grid.groups if group.setting == setting]
+    for setting in arranged.settings:
+        groups = [group for group in arranged.groups if group.setting == setting]
         where = f", {setting}" if setting else ""
-        for what, pick in (("One model for all", _general), ("One model for each client", _personal)):
-            sentence = _best(groups, pick)
+        for what, metric in (("One model for all", "general"), ("One model for each client", "personal")):
+            sentence = _best(groups, metric)
             if sentence:
                 sentences.append(tag("li", tag("span", f"{what}{where}", class_="what"), " ", sentence))
     return tag("ul", *sentences, class_="takeaways")
 
 
-def _best(groups: Sequence[Group], pick: "Pick") -> Html | None:
-    groups, note = _comparable(groups, pick)
-    measured = [(found.mean, found.std, group.variant) for group in groups if (found := pick(group)) is not None]
+def _best(groups: Sequence[Group], metric: str) -> Html | None:
+    ranking = rank([group.scores(metric) for group in groups])
+    ranked = zip(groups, ranking.spreads, strict=True)
+    measured = [(found.mean, found.std, group.variant) for group, found in ranked if found is not None]
     if not measured:
-        return None
+        any_value = any(group.scores(metric) for group in groups)
+        return tag("span", "No seed was run by all methods, so they cannot be compared.") if any_value else None
+    note = _on_seeds(groups, metric, ranking.seeds)
     best, spread = max((mean, spread) for mean, spread, _ in measured)
     value = tag("b", f"{100 * best:.1f}\N{NO-BREAK SPACE}%")
     first = [name for mean, _, name in measured if f"{100 * mean:.1f}" == f"{100 * best:.1f}"]
@@ -79,19 +83,12 @@ def _best(groups: Sequence[Group], pick: "Pick") -> Html | None:
     return tag("span", tag("b", first[0]), " is best with ", value, f", {points} points above {name}{note}.")
 
 
-def _comparable(groups: Sequence[Group], pick: "Pick") -> tuple[list[Group], str]:
-    """The groups that were measured, on the seeds that all of them have, and what to say about that.
-
-    A seed decides who holds what: means over different seeds tell little about methods.
-    """
-    measured = [group for group in groups if pick(group) is not None]
-    common = set.intersection(*(set(group.seeds) for group in measured)) if measured else set()
-    if not common:
-        return measured, " (not on the same seeds: this may be chance)"
-    note = "" if all(set(group.seeds) == common for group in measured) else f" (on {len(common)} seeds that all have)"
-    if len(common) == 1:
-        note = " (one seed: this may be chance)"
-    return [group.on(common) for group in measured], note
+def _on_seeds(groups: Sequence[Group], metric: str, seeds: Sequence[int]) -> str:
+    """What to say of the seeds that a ranking rests on."""
+    if len(seeds) == 1:
+        return " (one seed: this may be chance)"
+    more = any(set(group.scores(metric)) - set(seeds) for group in groups)
+    return f" (on {len(seeds)} seeds that all have)" if more else ""
 
 
 def problems(left_out: Sequence[Problem]) -> Html:
@@ -104,10 +101,10 @@ def problems(left_out: Sequence[Problem]) -> Html:
     return tag("aside", tag("p", tag("b", f"{count} not shown")), tag("ul", *items), class_="problems")
 
 
-def absences(grid: Grid) -> Html:
+def absences(arranged: Arrangement) -> Html:
     """Whose updates were not part of a round, and why."""
     items = []
-    for run in (run for group in grid.groups for run in group.runs):
+    for run in (run for group in arranged.groups for run in group.runs):
         sites, reasons = run.holdings.sites, dict[tuple[int, str], list[int]]()
         for line in run.rounds:
             for client, why in {**line.missing, **line.refused}.items():
@@ -123,33 +120,24 @@ def absences(grid: Grid) -> Html:
 
 # --- results ----------------------------------------------------------------------------------------------------------
 
-Pick = Callable[[Group], Spread | None]
+PLACES = {None: "", 1: "1st", 2: "2nd"}
 
 
-def _general(group: Group) -> Spread | None:
-    return group.general
-
-
-def _personal(group: Group) -> Spread | None:
-    return group.personal
-
-
-def results(grid: Grid) -> Html:
+def results(arranged: Arrangement) -> Html:
     """Methods × settings. With one method only, its settings are the rows."""
-    if len(grid.variants) == 1 and len(grid.settings) > 1:
-        rows = [[name, *_pair(grid.get(grid.variants[0], name), ("", ""))] for name in grid.settings]
+    if len(arranged.variants) == 1 and len(arranged.settings) > 1:
+        rows = [[name, *_pair(arranged.get(arranged.variants[0], name), ("", ""))] for name in arranged.settings]
         return table([heading(["Setting", *_columns()])], rows, class_="results")
-    ranks = {setting: [_ranks(grid, setting, pick) for pick in (_general, _personal)] for setting in grid.settings}
+    marks = {setting: _marks(arranged, setting) for setting in arranged.settings}
     rows = []
-    for variant in grid.variants:
+    for variant in arranged.variants:
         cells: list[str] = [variant]
-        for setting in grid.settings:
-            marks = [ranks[setting][i].get(variant, "") for i in range(2)]
-            cells += _pair(grid.get(variant, setting), (marks[0], marks[1]))
+        for setting in arranged.settings:
+            cells += _pair(arranged.get(variant, setting), marks[setting].get(variant, ("", "")))
         rows.append(cells)
-    heads = [heading([tag("th", "Method", scope="col"), *_columns() * len(grid.settings)])]
-    if len(grid.settings) > 1:
-        spans = [tag("th", name, scope="colgroup", colspan="3", class_="span") for name in grid.settings]
+    heads = [heading([tag("th", "Method", scope="col"), *_columns() * len(arranged.settings)])]
+    if len(arranged.settings) > 1:
+        spans = [tag("th", name, scope="colgroup", colspan="3", class_="span") for name in arranged.settings]
         heads.insert(0, heading([tag("td"), *spans]))
     return table(heads, rows, class_="results")
 
@@ -160,10 +148,10 @@ def _columns() -> list[Html]:
     return [*columns, tag("th", "Seeds", scope="col", class_="number")]
 
 
-def _pair(group: Group | None, marks: tuple[str, str]) -> list[Html]:
+def _pair(group: Group | None, marks: Sequence[str]) -> list[Html]:
     if group is None:
         return [_accuracy(None, ""), _accuracy(None, ""), tag("td", DASH, class_="number quiet")]
-    accuracies = [_accuracy(spread, mark) for spread, mark in zip((group.general, group.personal), marks, strict=True)]
+    accuracies = [_accuracy(group.spread(metric), mark) for metric, mark in zip(ACCURACIES, marks, strict=True)]
     return [*accuracies, tag("td", str(len(group.seeds)), class_="number quiet")]
 
 
@@ -175,13 +163,12 @@ def _accuracy(spread: Spread | None, mark: str) -> Html:
     return tag("td", mean, tag("span", deviation, class_="std"), tag("span", mark, class_="rank"), class_="accuracy")
 
 
-def _ranks(grid: Grid, setting: str, pick: Pick) -> dict[str, str]:
-    """Which variants are first and second in a setting; equal means share a place, and one alone has none."""
-    groups, _ = _comparable([group for group in grid.groups if group.setting == setting], pick)
-    means = {group.variant: spread.mean for group in groups if (spread := pick(group)) is not None}
-    best = sorted(set(means.values()), reverse=True)[:2] if len(means) > 1 else []
-    places = dict(zip(best, ("1st", "2nd"), strict=False))
-    return {variant: places[mean] for variant, mean in means.items() if mean in places}
+def _marks(arranged: Arrangement, setting: str) -> dict[str, list[str]]:
+    """Of each variant in a setting, its place in general and in personal accuracy, if it is among the best."""
+    groups = [group for group in arranged.groups if group.setting == setting]
+    places = [rank([group.scores(metric) for group in groups]).places for metric in ACCURACIES]
+    pairs = zip(groups, zip(*places, strict=True), strict=True)
+    return {group.variant: [PLACES[place] for place in both] for group, both in pairs}
 
 
 # --- who holds what ---------------------------------------------------------------------------------------------------
@@ -205,15 +192,15 @@ def describe_holdings(run: Run) -> str:
 # --- cost and settings ------------------------------------------------------------------------------------------------
 
 
-def _name_of(group: Group, grid: Grid) -> list[str]:
-    return [group.variant, *([group.setting] if len(grid.settings) > 1 else [])]
+def _name_of(group: Group, arranged: Arrangement) -> list[str]:
+    return [group.variant, *([group.setting] if len(arranged.settings) > 1 else [])]
 
 
-def _names(grid: Grid) -> list[str]:
-    return ["Method", *(["Setting"] if len(grid.settings) > 1 else [])]
+def _names(arranged: Arrangement) -> list[str]:
+    return ["Method", *(["Setting"] if len(arranged.settings) > 1 else [])]
 
 
-def cost(grid: Grid) -> Html:
+def cost(arranged: Arrangement) -> Html:
     """What each method took: means over seeds."""
     columns: list[tuple[str, str, Callable[[Run], float]]] = [
         ("Sent", "MiB per client", lambda run: run.result.bytes_up / run.result.clients / 2**20),
@@ -224,10 +211,10 @@ def cost(grid: Grid) -> Html:
     ]
     heads = [tag("th", name, tag("small", note), scope="col", class_="number") for name, note, _ in columns]
     rows = []
-    for group in grid.groups:
+    for group in arranged.groups:
         means = (sum(map(of, group.runs)) / len(group.runs) for _, _, of in columns)
-        rows.append([*_name_of(group, grid), *(tag("td", _amount(mean), class_="number") for mean in means)])
-    return table([heading([*_names(grid), *heads])], rows)
+        rows.append([*_name_of(group, arranged), *(tag("td", _amount(mean), class_="number") for mean in means)])
+    return table([heading([*_names(arranged), *heads])], rows)
 
 
 def _amount(value: float) -> str:
@@ -237,14 +224,14 @@ def _amount(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
-def differing_settings(grid: Grid) -> Html:
+def differing_settings(arranged: Arrangement) -> Html:
     """One row for each method in each setting, with what sets it apart."""
-    runs = [run for group in grid.groups for run in group.runs]
+    runs = [run for group in arranged.groups for run in group.runs]
     keys = dict.fromkeys(key for run in runs for key in run.settings)
-    columns = [k for k in keys if k not in grid.common and k != "seed" and not k.startswith("method.")]
+    columns = [k for k in keys if k not in arranged.common and k != "seed" and not k.startswith("method.")]
     heads = ["Method", *columns, "the method's own numbers", "seeds"]
     rows = []
-    for group in grid.groups:
+    for group in arranged.groups:
         values = [", ".join(dict.fromkeys(show(run.settings.get(k)) for run in group.runs)) for k in columns]
         own = {k.removeprefix("method."): v for k, v in group.runs[0].settings.items() if k.startswith("method.")}
         numbers = ", ".join(f"{k} = {show(v)}" for k, v in own.items() if k != "name") or DASH
@@ -252,18 +239,18 @@ def differing_settings(grid: Grid) -> Html:
     return table([heading(heads)], rows, class_="settings")
 
 
-def common_settings(grid: Grid) -> Html:
+def common_settings(arranged: Arrangement) -> Html:
     """What all runs share, by dotted key."""
-    rows = [[key, show(value)] for key, value in grid.common.items()]
+    rows = [[key, show(value)] for key, value in arranged.common.items()]
     return table([heading(["Setting", "Value"])], rows, class_="settings")
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def commands(grid: Grid) -> Html:
+def commands(arranged: Arrangement) -> Html:
     """Where each number comes from, and the commands that repeat it."""
-    runs = [run for group in grid.groups for run in group.runs]
+    runs = [run for group in arranged.groups for run in group.runs]
     whole = {
         f"{without_folders(line)} --out {_again(run.folder.parent)}": None for run in runs for line in run.commands
     }

@@ -14,7 +14,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from fedetf.runs.checkpoints import Checkpoint, newest
 from fedetf.config import Settings
 from fedetf.data import Partition
 from fedetf.engines.job import Job
@@ -24,8 +23,9 @@ from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.files import RECORD, UnfitFile, append, is_file, make_folder, read_text, real_folder, remove, write_whole
 from fedetf.methods import Server
-from fedetf.runs.records import CONFIG, PARTITION, RESULT, ROUNDS, SCHEDULE, PersonalNote, fitting
 from fedetf.redact import bare
+from fedetf.runs.checkpoints import Checkpoint, newest
+from fedetf.runs.records import CONFIG, PARTITION, RESULT, ROUNDS, SCHEDULE, PersonalNote, fitting
 from fedetf.state import load_checked, save_state
 
 LOCK = ".lock"
@@ -139,9 +139,7 @@ class RunFolder(Listener):
         """Write the final model and, last of all, the result."""
         with undisturbed():
             self._save(outcome.model, "model.safetensors")
-            self._write(
-                RESULT, json.dumps(summary(self._federation.job, outcome), indent=2) + "\n", private=True
-            )
+            self._write(RESULT, json.dumps(summary(self._federation.job, outcome), indent=2) + "\n", private=True)
 
     def _save(
         self, state: Mapping[str, Tensor], name: str, more: Mapping[str, Any] | None = None, sync: bool = True

@@ -2,7 +2,7 @@
 
 Settings are of three kinds:
 
-- **Where a run happens** (:data:`WHERE`): ``engine.name``, ``workers``, ``device``, ``checkpoint`` and ``address``. They
+- **Where a run happens** (:data:`WHERE`): ``engine.name``, ``workers``, ``device``, ``checkpoint``, ``address``. They
   say where and how fast, and change nothing in what comes out. With the other addresses they are
   :data:`MAY_CHANGE`: another attempt at the same run may choose them anew.
 - **What is noted of it**: all else in ``measure.*``. The run takes the same course, to the same model and the same

@@ -6,7 +6,7 @@ read as far as it goes, and a folder of an older version has the defaults of set
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +72,11 @@ class Run:
         """A value per round, NaN where it was not measured."""
         values = (line.general if metric == "general" else line.measures.get(metric) for line in self.rounds)
         return [math.nan if value is None else value for value in values]
+
+
+def by_seed(runs: Iterable[Run], metric: str) -> dict[int, float]:
+    """A value for each seed that has it."""
+    return {run.seed: value for run in runs if (value := run.value(metric)) is not None}
 
 
 # --- one folder -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from fedetf import UserError
-from fedetf.config import Settings, describe_settings, parse_assignment, preset_names, resolve
+from fedetf.config import Settings, describe_settings, known_datasets, parse_assignment, preset_names, resolve
+from fedetf.data import DATASETS
 
 
 def test_layers_dataset_then_source_then_overrides(tmp_path: Path) -> None:
@@ -31,6 +32,18 @@ def test_the_papers_numbers(preset: str, model: str, lr: float, rounds: int, epo
     assert (s.data.clients, s.train.participation, s.train.lr_decay) == (20, 1.0, 0.99)
     assert (s.train.momentum, s.train.weight_decay, s.train.batch_size) == (0.9, 5e-4, 128)
     assert (s.data.test_fraction, s.data.augment) == (0.3, "none")
+
+
+def test_a_known_dataset_is_a_preset_and_no_other_preset_is_a_dataset() -> None:
+    assert set(known_datasets()) == set(DATASETS)
+    for name in known_datasets():
+        assert resolve(name) == resolve(None, {"data.name": name})
+    for name in set(preset_names()) - set(
+        known_datasets()
+    ):  # authors, demo: nothing of theirs goes to data of that name
+        plain = resolve(None, {"data.name": "nobody's"})
+        assert resolve(None, {"data.name": name}).train == plain.train
+        assert resolve(None, {"data.name": name}).fidelity == plain.fidelity
 
 
 @pytest.mark.parametrize("preset", preset_names())

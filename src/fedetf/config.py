@@ -1,4 +1,4 @@
-"""One validated tree of settings: defaults < the dataset's preset < a preset or file < flags and ``--set``.
+"""One validated tree of settings: defaults < the dataset's own < a preset or file < flags and ``--set``.
 
 Unknown keys are errors. What comes out is frozen, complete, and can be written as TOML and read again. Settings that
 ask for code come into being only with the user's consent, and what is written of an address holds no password.
@@ -21,15 +21,14 @@ from fedetf.own_code import CODE, Origin, asks_for_code
 from fedetf.redact import HIDDEN, bare, public_address
 
 if sys.version_info >= (3, 11):
-    from importlib.resources.abc import Traversable
-
     import tomllib
-else:  # the same, before they moved here
-    from importlib.abc import Traversable
-
+else:  # the same, before it moved here
     import tomli as tomllib
 
 Tree = dict[str, Any]
+
+PRESETS = ("presets",)  # folders of the package: what a user may name instead of a file,
+KNOWN = ("data", "known")  # and what the runs on a dataset have by default
 
 Count = Annotated[int, Field(ge=1, le=2**31)]  # more of anything is a slip, and would only fill the memory
 Times = Annotated[int, Field(ge=0, le=1_000_000)]  # how often something is done
@@ -289,21 +288,34 @@ def to_toml(value: Any) -> str:
 
 
 def preset_names() -> list[str]:
-    """The presets that ship with the package."""
-    return sorted(path.name.removesuffix(".toml") for path in _presets().iterdir() if path.name.endswith(".toml"))
+    """What can be named instead of a file: the presets that ship with the package, and the known datasets."""
+    return sorted([*_packaged_names(*PRESETS), *known_datasets()])
+
+
+def known_datasets() -> list[str]:
+    """The datasets whose runs have defaults of their own."""
+    return _packaged_names(*KNOWN)
 
 
 def preset_description(name: str) -> str:
     """The first line of a preset, a comment that says what it is."""
-    return packaged("presets", f"{name}.toml").splitlines()[0].lstrip("# ")
+    return _preset_text(name).splitlines()[0].lstrip("# ")
 
 
-def _presets() -> Traversable:
-    return resources.files("fedetf").joinpath("presets")
+def _preset_text(name: str) -> str:
+    return packaged(*(KNOWN if name in known_datasets() else PRESETS), f"{name}.toml")
 
 
 def _read_preset(name: str) -> Tree:
-    return tomllib.loads(packaged("presets", f"{name}.toml"))
+    """Its settings; those of a known dataset are its defaults, and its name."""
+    tree = tomllib.loads(_preset_text(name))
+    return _merge(tree, {"data": {"name": name}}) if name in known_datasets() else tree
+
+
+def _packaged_names(*folders: str) -> list[str]:
+    """The names of the TOML files in a folder of the package."""
+    files = resources.files("fedetf").joinpath(*folders).iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
 def _read_source(source: str) -> Tree:
@@ -318,13 +330,11 @@ def _read_source(source: str) -> Tree:
 
 
 def _dataset_defaults(dataset: Any) -> Tree:
-    """The preset named like the dataset, or like the part before a dash: tiny-imagenet-subset -> tiny-imagenet."""
+    """Those of the known dataset of that name, or of the part before a dash: tiny-imagenet-subset -> tiny-imagenet."""
     if not isinstance(dataset, str):
         return {}  # said later, by the check of all settings
-    fits = [name for name in preset_names() if dataset == name or dataset.startswith(f"{name}-")]
-    presets = [_read_preset(name) for name in sorted(fits, key=len, reverse=True)]
-    named = ((_find(preset, "data", "name"), preset) for preset in presets)  # an overlay names no data
-    return next((preset for name, preset in named if name and dataset.startswith(name)), {})
+    fits = [name for name in known_datasets() if dataset == name or dataset.startswith(f"{name}-")]
+    return tomllib.loads(_preset_text(max(fits, key=len))) if fits else {}
 
 
 def _nest(flat: Mapping[str, Any]) -> Tree:

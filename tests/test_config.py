@@ -38,9 +38,7 @@ def test_a_known_dataset_is_a_preset_and_no_other_preset_is_a_dataset() -> None:
     assert set(known_datasets()) == set(DATASETS)
     for name in known_datasets():
         assert resolve(name) == resolve(None, {"data.name": name})
-    for name in set(preset_names()) - set(
-        known_datasets()
-    ):  # authors, demo: nothing of theirs goes to data of that name
+    for name in set(preset_names()) - set(known_datasets()):  # authors, demo: data of that name get nothing of theirs
         plain = resolve(None, {"data.name": "nobody's"})
         assert resolve(None, {"data.name": name}).train == plain.train
         assert resolve(None, {"data.name": name}).fidelity == plain.fidelity

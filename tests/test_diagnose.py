@@ -7,21 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from conftest import images, png
 from scipy import stats
 
 import fedetf
 from fedetf.cli import main
-from fedetf.diagnose import Verdict, _drift, advise, diagnose
-
-
-def test_drift_of_two_clients() -> None:
-    start, one, other = torch.zeros(2, 2), torch.eye(2), torch.tensor([[1.0, 0], [1, 0]])
-    drift = _drift(start, [one, other])
-    assert (drift.weights, drift.updates) == pytest.approx((0.5, 0.5))
-    drift = _drift(one, [one + other, one - other])  # they pull against each other
-    assert drift.updates == pytest.approx(-1)
+from fedetf.diagnose import Verdict, advise, diagnose
 
 
 def test_the_interval_is_students() -> None:
@@ -53,15 +44,25 @@ def test_advice_follows_from_the_numbers(differences: list[float], verdict: Verd
     assert advise(differences).verdict is verdict
 
 
+COMMON = {"data.clients": 5, "train.rounds": 1, "train.epochs": 1, "data.limit": 300, "data.test_limit": 50}
+
+
 def test_drift_is_that_of_the_uploads() -> None:
     """On data that all sites share there is little drift, on one class each much."""
-    common = {"data.clients": 5, "train.rounds": 1, "train.epochs": 1, "data.limit": 300, "data.test_limit": 50}
-    even = diagnose([7], settings={**common, "data.partition": "iid"})
-    apart = diagnose([7], settings={**common, "data.partition": "shards", "data.shards": 2})
+    even = diagnose([7], settings={**COMMON, "data.partition": "iid"})
+    apart = diagnose([7], settings={**COMMON, "data.partition": "shards", "data.shards": 2})
     assert even.drift.updates > 0.3 > apart.drift.updates
-    assert even.drift.weights > apart.drift.weights
+    assert even.drift.classifiers > apart.drift.classifiers
     assert (even.skew.single_class, even.skew.mutual_information < 0.1) == (0, True)
     assert apart.skew.mutual_information == pytest.approx(math.log(5), abs=0.05)
+
+
+def test_drift_is_the_measure_of_a_plain_run() -> None:
+    found = diagnose([7], settings=COMMON)
+    measured = {**COMMON, "personal.enabled": False, "measure.collapse": True}
+    measures = fedetf.run(method="fedavg", seed=7, settings=measured).rounds[-1].measures
+    assert found.drift.classifiers == pytest.approx(measures["classifier_consistency"])
+    assert found.drift.updates == pytest.approx(measures["update_consistency"])
 
 
 SMALL = ["--rounds", "2", "--epochs", "1", "--seeds", "7,8", "--set", "data.limit=200", "--clients", "4"]

@@ -3,23 +3,18 @@
 import enum
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from scipy import stats
-from torch import Tensor
 
 from fedetf.api import execute, prepare
 from fedetf.config import Settings, resolve
 from fedetf.data import Partition, load_dataset
 from fedetf.errors import UserError
 from fedetf.federation import Listener, Round
-from fedetf.measure.cosines import Cosines
 from fedetf.measure.skew import Skew, label_skew
-from fedetf.methods import Server, Upload
-from fedetf.methods.fedavg import FedAvg
 
 METHODS = ("fedavg", "fedetf")
 TRIAL = {"train.rounds": 10, "train.epochs": 2}  # short, unless the user says otherwise
@@ -29,13 +24,13 @@ UNLIKELY = 0.25  # a chance below this is not worth a change either
 
 @dataclass(frozen=True)
 class Drift:
-    """How far FedAvg's classifiers drift apart in the local training of a round: mean cosines over pairs of sites.
+    """How far FedAvg's sites drift apart in the local training of a round: mean cosines over pairs of sites.
 
-    1 means that all sites agree. FedETF's classifier is fixed, so that there both would be 1.
+    1 means that all sites agree. These are the measures of docs/measures.md; NaN where there is nothing to compare.
     """
 
-    weights: float  # of the same class's weight vector, mean over classes
-    updates: float  # of how each site changed the whole weight matrix in the round; 0 is unrelated, negative opposed
+    classifiers: float  # classifier_consistency: of the same class's weight vector, mean over classes
+    updates: float  # update_consistency: of what training changed in the encoder; 0 is unrelated, negative opposed
 
 
 class Verdict(enum.Enum):
@@ -109,27 +104,25 @@ def diagnose(
     dataset = load_dataset(first.data, first.seed)
     general: dict[str, list[float]] = {method: [] for method in METHODS}
     curves: dict[str, list[list[float]]] = {method: [] for method in METHODS}
-    drifts: list[Drift] = []
+    last_rounds: list[Round] = []  # of FedAvg
     partition: Partition | None = None
     for seed in seeds:
         for method in METHODS:
-            chosen = resolve(preset, {**given, "seed": seed, "method.name": method}, trust_code)
-            heard = list((listeners or {}).get((method, seed), ()))
-            watch = [_LastDrift()] if method == "fedavg" else []
-            job = prepare(chosen, own=Watched if watch else None, dataset=dataset)
-            result = execute(job, None, [*heard, *watch])
+            measured = {"measure.collapse": True} if method == "fedavg" else {}
+            chosen = resolve(preset, {**given, **measured, "seed": seed, "method.name": method}, trust_code)
+            job = prepare(chosen, dataset=dataset)
+            result = execute(job, None, (listeners or {}).get((method, seed), ()))
             assert result.general_last5 is not None
             general[method].append(result.general_last5)
             curves[method].append([r.general for r in result.rounds if r.general is not None])
-            drifts += [listener.drift for listener in watch]
+            last_rounds += result.rounds[-1:] if method == "fedavg" else []
             partition = partition or job.partition
     assert partition is not None
-    drift = Drift(statistics.mean(d.weights for d in drifts), statistics.mean(d.updates for d in drifts))
     return Diagnosis(
         settings=first,
         partition=partition,
         skew=label_skew(partition.counts),
-        drift=drift,
+        drift=_drift(last_rounds),
         seeds=list(seeds),
         general=general,
         curves=curves,
@@ -166,39 +159,11 @@ def _verdict(difference: float, low: float, high: float, chance: float) -> Verdi
 # --- drift ------------------------------------------------------------------------------------------------------------
 
 
-class Watched(FedAvg):
-    """FedAvg that notes with the server how far apart the classifiers are that come back."""
+def _drift(last_rounds: Sequence[Round]) -> Drift:
+    """From what was measured in the last round of each seed."""
 
-    name: ClassVar = "fedavg"
+    def mean(name: str) -> float:
+        values = [value for record in last_rounds if (value := record.measures[name]) is not None]
+        return statistics.mean(values) if values else math.nan
 
-    def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
-        """Eq. 2, as ever."""
-        received, heads = server.state["head.weight"].clone(), []
-
-        def noted() -> Iterator[Upload]:
-            for upload in uploads:
-                heads.append(upload.state["head.weight"].clone())
-                yield upload
-
-        super().aggregate(server, noted())
-        drift = _drift(received, heads)
-        server.own["drift"] = torch.tensor([drift.weights, drift.updates])
-
-
-class _LastDrift(Listener):
-    """Keeps the drift of the last round."""
-
-    drift = Drift(math.nan, math.nan)
-
-    def round_done(self, record: Round, server: Server) -> None:
-        """Read what :class:`Watched` noted."""
-        self.drift = Drift(*server.own["drift"].tolist())
-
-
-def _drift(received: Tensor, heads: Sequence[Tensor]) -> Drift:
-    """From the classifier ``[C, D]`` that all sites received, and what each made of it."""
-    classifiers, changes = Cosines(len(received)), Cosines(rows=1)
-    for W in heads:
-        classifiers.add(W)
-        changes.add((W - received).reshape(1, -1))
-    return Drift(classifiers.mean(), changes.mean())
+    return Drift(mean("classifier_consistency"), mean("update_consistency"))

@@ -85,14 +85,16 @@ def _skew(found: Diagnosis) -> Section:
 
 def _drift(found: Diagnosis) -> Section:
     drift = found.drift
-    if math.isnan(drift.weights):
+    if math.isnan(drift.classifiers):
         return Section("Drift of local classifiers", ["With a single site nothing can drift apart."])
+    agreed = f"the sites' weight vectors for the same class agree to a cosine of {drift.classifiers:.2f}"
+    if not math.isnan(drift.updates):  # of a frozen encoder there are none
+        agreed += f", and the changes that they made to the encoder in that round to {drift.updates:.2f}"
     return Section(
         "Drift of local classifiers",
         [
-            f"After the local training of FedAvg's last round, the sites' weight vectors for the same class agree to a "
-            f"cosine of {drift.weights:.2f}, and the changes that they made to the classifier in that round to "
-            f"{drift.updates:.2f} (1: all agree; 0: unrelated; below 0: they pull against each other).",
+            f"After the local training of FedAvg's last round, {agreed} "
+            "(1: all agree; 0: unrelated; below 0: they pull against each other).",
             "FedETF's classifier is fixed: there it cannot drift.",
         ],
     )

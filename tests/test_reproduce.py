@@ -151,7 +151,7 @@ def test_the_medium_scale_is_all_of_cifar() -> None:
 
 def test_experiments_share_runs_with_the_same_settings() -> None:
     def folders(name: str, overrides: dict | None = None, scale: ScaleName = "small") -> set[Path]:
-        return {t.cell.folder for t in plan(load_experiment(name), scale, Part(), overrides or {}, Path("out"))}
+        return {t.run.folder for t in plan(load_experiment(name), scale, Part(), overrides or {}, Path("out"))}
 
     assert folders("fig5", scale="paper") < folders("table1", scale="paper")
     assert len(folders("table5") & folders("table1")) == 12  # FedAvg and FedETF, two α, three seeds
@@ -163,7 +163,7 @@ def test_experiments_share_runs_with_the_same_settings() -> None:
 def test_a_column_or_a_row_can_have_seeds_of_its_own() -> None:
     def seeds(row: str, column: str, *given: int) -> list[int]:
         trials = plan(load_experiment("table1"), "small", Part(seeds=given), {}, Path("out"))
-        return [t.cell.settings.seed for t in trials if (t.row, t.column) == (row, column)]
+        return [t.run.settings.seed for t in trials if (t.row, t.column) == (row, column)]
 
     assert seeds("FedETF", "CIFAR-10, α = 0.05") == [8, 9, 10]
     assert seeds("FedProx", "CIFAR-10, α = 0.05") == [8, 9]
@@ -174,7 +174,7 @@ def test_a_column_or_a_row_can_have_seeds_of_its_own() -> None:
 def test_a_part_of_an_experiment() -> None:
     part = Part(datasets=["cifar100"], methods=["fedavg"], seeds=[1])
     trials = plan(load_experiment("table1"), "paper", part, {}, Path("out"))
-    assert [(t.cell.settings.data.name, t.cell.settings.seed) for t in trials] == [("cifar100", 1)] * 2
+    assert [(t.run.settings.data.name, t.run.settings.seed) for t in trials] == [("cifar100", 1)] * 2
     with pytest.raises(
         UserError, match="unknown dataset of this experiment at scale smoke 'cifar100'; choose from: digits"
     ):

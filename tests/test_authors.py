@@ -150,7 +150,10 @@ def test_ccvr_finetunes_with_a_new_optimiser() -> None:
     for name, moved in (("fedavg", True), ("ccvr", False)):
         job = fedetf.run(method=name, model="mlp", settings={**SMALL, "personal.enabled": False}, **OPTIONS).job
         received = Federation(job, []).server.state
-        kept = {f"momentum.batches.{key}": torch.full_like(received[key], 0.01) for key in ("head.weight", "head.bias")}
+        kept = {
+            f"optimiser.momentum.batches.{key}": torch.full_like(received[key], 0.01)
+            for key in ("head.weight", "head.bias")
+        }
         with_it, without = (
             Worker(job, torch.device("cpu")).personalise(0, received, private).state for private in (kept, {})
         )

@@ -22,6 +22,7 @@ OTHERS = {
     "engine.address": None,
     "measure.every": 2,
     "measure.collapse": True,
+    "measure.metrics": ["accuracy", "log_loss"],
     "measure.tensorboard": False,
     "measure.mlflow": None,
 }
@@ -41,7 +42,7 @@ def test_the_model_is_the_same_wherever_it_runs_and_whatever_is_noted(tmp_path: 
     assert plain.keys() == other.keys()
     assert all(torch.equal(plain[name], other[name]) for name in plain)
     one, two = (resolve(str(tmp_path / name / "config.toml")) for name in "ab")
-    noted = {"measure.every", "measure.collapse", "measure.tensorboard"}
+    noted = {"measure.every", "measure.collapse", "measure.metrics", "measure.tensorboard"}
     assert {key for key in identity(one) if identity(one)[key] != identity(two)[key]} == noted
 
 

@@ -145,9 +145,13 @@ def test_no_update_at_all_leaves_the_server_as_it_is(method: str) -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in federation.server.state.items())
 
 
-def test_keeping_momentum_works_for_every_method_and_keeps_dittos_identity() -> None:
+def test_keeping_momentum_works_or_is_refused_and_keeps_dittos_identity() -> None:
     settings = {**SMALL, "train.keep_momentum": True}
-    runs = {m: fedetf.run(method=m, settings=settings, **OPTIONS) for m in METHODS}
+    counting = {"scaffold", "fednova"}  # they count steps whose momentum starts from zero
+    runs = {m: fedetf.run(method=m, settings=settings, **OPTIONS) for m in METHODS if m not in counting}
+    for method in counting:
+        with pytest.raises(fedetf.UserError, match=r"set train\.keep_momentum=false"):
+            fedetf.run(method=method, settings=settings, **OPTIONS)
     a, b = (runs[m].model().state_dict() for m in ("fedavg", "ditto"))
     assert all(torch.equal(a[name], b[name]) for name in a)
 

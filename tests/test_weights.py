@@ -9,7 +9,7 @@ import fedetf
 from fedetf.config import ServerSettings
 from fedetf.engines.steps import Step
 from fedetf.engines.wire import pack_result, unpack_result
-from fedetf.federation import Federation
+from fedetf.federation import Federation, unlikely_distance
 from fedetf.flower.messages import pack_answer, unpack_answer
 from fedetf.server import Server, Upload
 from fedetf.server.weights import disco, label_distance
@@ -99,9 +99,9 @@ def test_a_distance_that_no_client_can_have_is_refused(distance: float | None) -
     job = fedetf.run(method="fedavg", settings={**SMALL, "server.weights": "disco"}, **OPTIONS).job
     federation = Federation(job, [])
     (trained,) = federation.engine.train([0], 1, federation._received())
-    assert federation._problem(trained) is None
+    assert unlikely_distance(trained.upload, federation.sizes.classes) is None
     trained.upload.distance = distance
-    assert "no number from 0 to 2.303" in str(federation._problem(trained))
+    assert "no number from 0 to 2.303" in str(unlikely_distance(trained.upload, federation.sizes.classes))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class Accuracy(Metric):
 
     def part(self, seen: Predictions) -> State:
         """For each class, how many samples there are and how many of them are classified right: ``[C]``."""
-        none = torch.zeros(seen.logits.shape[1], dtype=torch.int64, device=seen.y.device)
+        none = torch.zeros(len(seen.totals), dtype=torch.int64, device=seen.y.device)
         right = is_correct(seen.logits, seen.y)
         return {
             "count": none.index_add(0, seen.y, torch.ones_like(seen.y)),

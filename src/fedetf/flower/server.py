@@ -24,6 +24,7 @@ from fedetf.flower.engine import FlowerEngine
 from fedetf.flower.federate import Federate
 from fedetf.flower.privacy import PrivacyLedger
 from fedetf.methods import Server, check_private
+from fedetf.runs.read import is_done
 from fedetf.runs.records import fitting
 
 LOG = logging.getLogger("flwr")
@@ -49,7 +50,7 @@ def server_app(settings: Path) -> ServerApp:
 def serve(job: Job, federate: Federate, grid: Grid) -> None:
     """Run the federation, or what is missing of it, if the run folder holds the beginning."""
     folder = Path(federate.out).expanduser()
-    if is_file(folder / "result.json"):
+    if is_done(folder):
         raise UserError(f"the run in {folder} is finished; give another: flwr run . --run-config 'out=\"...\"'")
     bound = SampleBound(folder, federate, job.settings.train.epochs)
     engine = FlowerEngine(job, federate, grid, PrivacyLedger(folder, job.settings.update), bound)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import fedetf
-from fedetf.losses import inner_product
+from fedetf.nn.losses import inner_product
 
 
 class Contrast(fedetf.Method):

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 import fedetf
-from fedetf.client import Batch, Client
 from fedetf.config import resolve
+from fedetf.core.client import Batch, Client
 from fedetf.data import Dataset, Samples
 from fedetf.data.partition import split_parts
 from fedetf.engines.job import Job

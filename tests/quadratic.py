@@ -9,8 +9,8 @@ from fedetf.data import Dataset, Samples
 from fedetf.data.partition import split_parts
 from fedetf.engines.job import Job
 from fedetf.federation import Federation
-from fedetf.heads import Net
 from fedetf.methods import Method
+from fedetf.nn.heads import Net
 
 
 class Number(nn.Linear):

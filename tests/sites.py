@@ -20,10 +20,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedetf.api import prepare
 from fedetf.config import resolve
+from fedetf.core.state import load_state, save_state
 from fedetf.data import load
 from fedetf.federation import Federation
 from fedetf.flower.new import new_app
-from fedetf.state import load_state, save_state
 
 SITES = ["berlin", "paris", "rome"]
 SMALL = """

@@ -67,14 +67,14 @@ def moved_by(job, call) -> set[str]:
 def test_frozen_encoders_drift_and_beta_stays() -> None:
     job = fedetf.run(method="fedetf", settings=SMALL, **OPTIONS).job
     calls = []
-    train = fedetf.client.Client.train
+    train = fedetf.core.client.Client.train
 
     def spy(client, loss, params=None, **options):
         calls.append((params, options.get("epochs")))
         train(client, loss, params, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fedetf.client.Client, "train", spy)
+        patch.setattr(fedetf.core.client.Client, "train", spy)
         Worker(job, torch.device("cpu")).personalise(0, Federation(job, []).server.state, {})
     assert calls == [(None, None), *[(["head.V"], 3), (["head.projection"], 3)] * 2]
 

@@ -15,9 +15,9 @@ import fedetf
 from fedetf import RunError, UserError
 from fedetf.cli import main
 from fedetf.config import Settings, resolve
-from fedetf.export import export
+from fedetf.core.state import load_checked, save_state
 from fedetf.methods import METHODS
-from fedetf.state import load_checked, save_state
+from fedetf.models.export import export
 
 if TYPE_CHECKING:
     from sites import Wire

@@ -15,7 +15,7 @@ from filelock import FileLock
 from fuzz import fingerprint
 
 from fedetf.bench import LOCK
-from fedetf.state import load_state
+from fedetf.core.state import load_state
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks/evidence.py"
 LIST = """# a comment

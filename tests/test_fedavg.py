@@ -11,7 +11,7 @@ from torch import nn
 
 import fedetf
 from fedetf.engines.worker import Worker
-from fedetf.models import build_encoder
+from fedetf.nn.encoders import build_encoder
 from fedetf.rng import torch_stream
 
 BARE = {"train.momentum": 0.0, "train.weight_decay": 0.0, "train.lr_decay": 1.0, "data.test_fraction": 0.0}

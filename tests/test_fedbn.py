@@ -6,11 +6,11 @@ from by_hand import small_run
 from torch import nn
 
 from fedetf.config import resolve
+from fedetf.core.state import nbytes
 from fedetf.engines.job import build_net
 from fedetf.engines.worker import Worker, sent_parameters
 from fedetf.federation import Federation
 from fedetf.methods import METHODS, Scope
-from fedetf.state import nbytes
 
 pytestmark = pytest.mark.slow
 

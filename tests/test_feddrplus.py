@@ -5,7 +5,7 @@ import torch
 from by_hand import batch_of, client_of, loss_of, small_run
 
 import fedetf
-from fedetf.client import Client
+from fedetf.core.client import Client
 from fedetf.engines.worker import Worker
 from fedetf.methods import METHODS
 

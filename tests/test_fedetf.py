@@ -8,7 +8,7 @@ from conftest import blobs
 from torch import nn
 
 import fedetf
-from fedetf.client import Client
+from fedetf.core.client import Client
 from fedetf.engines.worker import Worker
 from fedetf.methods import Scope, Server
 from fedetf.methods.fedetf import FedETF, plain_loss

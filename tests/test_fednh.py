@@ -5,8 +5,8 @@ import torch
 
 import fedetf
 from fedetf.engines.worker import Worker
-from fedetf.heads import PrototypeHead
 from fedetf.methods import METHODS, Server, Upload
+from fedetf.nn.heads import PrototypeHead
 
 pytestmark = pytest.mark.slow
 

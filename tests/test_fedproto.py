@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fedetf
-from fedetf.client import Batch
+from fedetf.core.client import Batch
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
 from fedetf.methods import METHODS, Server, Upload
@@ -40,7 +40,7 @@ def test_the_pull_by_hand() -> None:
     """h = 0, C̄ = (2, 3): the mean square is 6.5, times λ = 0.1 is 0.65; an unknown class adds nothing."""
     result = fedetf.run(**OPTIONS, settings={"data.limit": 150})
     client = Worker(result.job, torch.device("cpu")).client(0, 1, result.outcome.model, {}, 1, 0.1)
-    client.net.head = fedetf.heads.AnchoredHead(2, 3)
+    client.net.head = fedetf.nn.heads.AnchoredHead(2, 3)
     client.net.head.prototypes[1] = torch.tensor([2.0, 3.0])
     client.net.head.known[1] = True
     h = torch.zeros(1, 2, requires_grad=True)

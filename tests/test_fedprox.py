@@ -16,7 +16,7 @@ def test_mu_0_is_fedavg_to_the_bit(tmp_path) -> None:
     fedetf.run(method="fedprox", out=tmp_path / "b", settings={**SMALL, "method.mu": 0.0}, **options)
     names = ["model", *(f"personal/{k}" for k in range(4))]
     for name in names:
-        a, b = (fedetf.state.load_state(tmp_path / run / f"{name}.safetensors") for run in "ab")
+        a, b = (fedetf.core.state.load_state(tmp_path / run / f"{name}.safetensors") for run in "ab")
         assert all(torch.equal(a[n], b[n]) for n in a)
 
 

@@ -7,8 +7,8 @@ import torch
 from quadratic import quadratic, quadratic_loss, weight
 
 import fedetf
+from fedetf.core.forms import LikeParameters
 from fedetf.federation import Federation
-from fedetf.forms import LikeParameters
 from fedetf.methods import METHODS, Method
 
 pytestmark = pytest.mark.slow

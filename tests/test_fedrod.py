@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 
 import fedetf
-from fedetf.client import Batch
+from fedetf.core.client import Batch
 from fedetf.engines.worker import Worker
-from fedetf.losses import balanced_cross_entropy
+from fedetf.nn.losses import balanced_cross_entropy
 
 pytestmark = pytest.mark.slow
 

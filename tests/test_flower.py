@@ -23,17 +23,17 @@ from sites import (
 
 import fedetf
 from fedetf.config import resolve
+from fedetf.core.forms import Sizes, misfit
+from fedetf.core.state import load_state
 from fedetf.engines.steps import Step
 from fedetf.errors import RunError, UserError
-from fedetf.export import export
 from fedetf.flower.federate import Federate
 from fedetf.flower.messages import Order
 from fedetf.flower.site import NodeSettings, Site
 from fedetf.flower.states import KeptStates
-from fedetf.forms import Sizes, misfit
 from fedetf.methods import METHODS, Scope
+from fedetf.models.export import export
 from fedetf.report.page import write_report
-from fedetf.state import load_state
 
 __all__ = ["no_pauses"]  # a fixture for every test here
 

@@ -12,13 +12,13 @@ import torch
 from flwr.app import Array, Error, Message
 from sites import Wire, assert_ends_as_with, make_app, no_pauses, quick, records, spoilt_model
 
+from fedetf.core.state import load_state
 from fedetf.engines.steps import Trained
 from fedetf.errors import RunError, UserError
 from fedetf.flower.arrays import numbers
 from fedetf.flower.bounds import SampleBound
 from fedetf.flower.federate import Federate
 from fedetf.methods import Upload
-from fedetf.state import load_state
 
 __all__ = ["no_pauses"]  # a fixture for every test here
 

@@ -20,10 +20,10 @@ from sites import SITES, assert_same_model, make_app
 
 from fedetf.api import prepare_own
 from fedetf.config import resolve
+from fedetf.core.state import load_state, save_state
 from fedetf.data import Samples, load_dataset, load_share, make_partition
 from fedetf.federation import Federation
 from fedetf.flower.keys import make_keys, make_site_key
-from fedetf.state import load_state, save_state
 
 PATIENCE = 300.0  # seconds; a loaded machine is slow
 BIN = Path(sys.executable).parent

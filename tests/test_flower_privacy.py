@@ -16,12 +16,12 @@ from sites import Wire, make_app
 
 import fedetf
 from fedetf.config import UpdateSettings
+from fedetf.core.server import Noise, RoundNoise
+from fedetf.core.server.privacy import clipped, epsilon
+from fedetf.core.state import State
 from fedetf.errors import UserError
 from fedetf.flower.privacy import PrivacyLedger
 from fedetf.methods import Server, Upload
-from fedetf.server import Noise, RoundNoise
-from fedetf.server.privacy import clipped, epsilon
-from fedetf.state import State
 
 RECEIVED = {"w": torch.zeros(2), "n": torch.tensor(3)}
 
@@ -142,7 +142,7 @@ def test_epsilon_is_that_of_dp_accounting(noise: float, rounds: int, delta: floa
 def test_epsilon_over_whole_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders 2 to 256: 4.752728 for one release with z = 1, 5.499106 for 200 with z = 10; more orders only help."""
     more = epsilon(1.0, 1e-5, 1)
-    monkeypatch.setattr("fedetf.server.privacy.ORDERS", range(2, 257))
+    monkeypatch.setattr("fedetf.core.server.privacy.ORDERS", range(2, 257))
     assert epsilon(1.0, 1e-5, 1) == pytest.approx(4.752728, rel=1e-6)
     assert epsilon(10.0, 1e-3, 200) == pytest.approx(5.499106, rel=1e-6)
     assert 4.377178 < more < 4.752728  # the first is the exact value

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fedetf
-from fedetf.models import build_encoder, fused
+from fedetf.nn.encoders import build_encoder, fused
 
 pytestmark = pytest.mark.skipif(
     not any(map(fused.shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler"

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import fedetf
-from fedetf.export import export
+from fedetf.core.state import load_checked, save_state
 from fedetf.files import UnfitFile
-from fedetf.state import load_checked, save_state
+from fedetf.models.export import export
 
 SETTINGS = {"data.limit": 60, "data.test_limit": 20, "personal.rounds": 1, "engine.name": "serial"}
 SECRET = "words-of-the-victim"

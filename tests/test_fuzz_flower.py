@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sites import SITES, Wire, make_app, no_pauses
 
+from fedetf.core.soundness import defect
+from fedetf.core.state import State, clone
 from fedetf.engines.steps import Missing, Personal, Step, Trained
 from fedetf.errors import RunError
 from fedetf.federation import unfit
@@ -35,8 +37,6 @@ from fedetf.flower.messages import Order, pack_answer, to_records
 from fedetf.flower.privacy import PrivacyLedger
 from fedetf.flower.server import server_job
 from fedetf.methods import Scope, Server, Upload
-from fedetf.soundness import defect
-from fedetf.state import State, clone
 
 __all__ = ["no_pauses"]  # a fixture for every test here
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of an example that fails

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fedetf import ETFHead, UserError, balanced_cross_entropy, simplex_etf
-from fedetf.heads import unit
+from fedetf.nn.heads import unit
 
 
 def test_logits_are_equation_5_and_6() -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fedetf import balanced_cross_entropy
-from fedetf.losses import log_prior
+from fedetf.nn.losses import log_prior
 
 
 def equation_6(z: np.ndarray, y: np.ndarray, n: np.ndarray, gamma: float) -> float:

@@ -366,7 +366,7 @@ def test_every_method_is_measured_and_trains_as_without(method: str, tmp_path) -
         assert values["classifier_consistency"] < 1
     line = json.loads((tmp_path / "run/rounds.jsonl").read_text().splitlines()[-1])
     assert line["measures"] == values
-    vectors = fedetf.state.load_state(tmp_path / "run/classifiers.safetensors")
+    vectors = fedetf.core.state.load_state(tmp_path / "run/classifiers.safetensors")
     assert sorted(vectors) == ["0", "1", "2"]
     assert vectors["0"].shape[0] == 3
 

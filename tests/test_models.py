@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from fedetf.errors import UserError
-from fedetf.models import ModelInfo, build_encoder, describe_models, model_names
-from fedetf.models.densenet import DenseLayer, Transition
-from fedetf.models.efficientnet import DropConnect, MBConv, SqueezeExcite
-from fedetf.models.mobilenetv2 import InvertedResidual
-from fedetf.models.resnet import BasicBlock
+from fedetf.nn.encoders import ModelInfo, build_encoder, describe_models, model_names
+from fedetf.nn.encoders.densenet import DenseLayer, Transition
+from fedetf.nn.encoders.efficientnet import DropConnect, MBConv, SqueezeExcite
+from fedetf.nn.encoders.mobilenetv2 import InvertedResidual
+from fedetf.nn.encoders.resnet import BasicBlock
 
 pytestmark = pytest.mark.slow
 

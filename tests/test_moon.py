@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fedetf
-from fedetf.client import Client
+from fedetf.core.client import Client
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
 from fedetf.methods.moon import contrast

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedetf.optim import SGD, Adam, memorise, remember
+from fedetf.nn.optim import SGD, Adam, memorise, remember
 
 
 @pytest.mark.parametrize("numbers", [{"momentum": 0.9, "weight_decay": 0.01}, {"momentum": 0.9}, {}])

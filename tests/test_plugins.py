@@ -18,7 +18,7 @@ from fedetf.config import DataSettings, resolve
 from fedetf.data.partition import make_partition
 from fedetf.data.partition import registry as partitions
 from fedetf.methods import registry as methods
-from fedetf.models import own_encoder
+from fedetf.nn.encoders import own_encoder
 from fedetf.plugins import Registry
 
 CODE = '''

@@ -19,12 +19,12 @@ from rich.console import Console
 
 import fedetf
 from fedetf.cli import main
+from fedetf.core.state import load_state
 from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.federation import Listener
 from fedetf.report.progress import make_progress
 from fedetf.runs.checkpoints import newest
-from fedetf.state import load_state
 
 OPTIONS = {
     "dataset": "digits",

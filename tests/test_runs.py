@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedetf
 from fedetf import UserError
 from fedetf.config import resolve
-from fedetf.state import load_state
+from fedetf.core.state import load_state
 
 SMALL = {"data.limit": 150}
 

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 import fedetf
-from fedetf.client import Client
+from fedetf.core.client import Client
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
-from fedetf.heads import Net
-from fedetf.optim import uphill
+from fedetf.nn.heads import Net
+from fedetf.nn.optim import uphill
 
 pytestmark = pytest.mark.slow
 

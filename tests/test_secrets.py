@@ -16,9 +16,9 @@ import fedetf
 from fedetf import RunError, UserError
 from fedetf.cli import main
 from fedetf.config import resolve
-from fedetf.export import export
+from fedetf.core.state import load_checked
+from fedetf.models.export import export
 from fedetf.redact import bare, public_address, redacted, without_folders
-from fedetf.state import load_checked
 
 SECRET = "hunter2"
 CLUSTER, SERVER = f"ray://user:{SECRET}@127.0.0.1:1", f"http://user:{SECRET}@127.0.0.1:9"

@@ -11,12 +11,12 @@ from torch import Tensor
 
 import fedetf
 from fedetf import RunError
-from fedetf.client import Client
+from fedetf.core.client import Client
+from fedetf.core.soundness import too_large, unsound
+from fedetf.core.state import State, load_checked
 from fedetf.errors import LONGEST, printable
 from fedetf.methods import METHODS, Server, Upload
 from fedetf.methods.authors import AUTHORS
-from fedetf.soundness import too_large, unsound
-from fedetf.state import State, load_checked
 
 MODEL = {
     "w": torch.tensor([3.0, 4.0]),

@@ -7,8 +7,8 @@ from by_hand import client_of, job_of, loss_of, small_run
 
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
-from fedetf.heads import SphereHead
 from fedetf.methods import METHODS, Server
+from fedetf.nn.heads import SphereHead
 
 SphereFed = METHODS["spherefed"]
 R = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])  # with labels 0, 0, 1

@@ -3,8 +3,8 @@ import itertools
 import pytest
 import torch
 
-from fedetf.soundness import defect
-from fedetf.state import WeightedMean, clone, load_state, nbytes, save_state
+from fedetf.core.soundness import defect
+from fedetf.core.state import WeightedMean, clone, load_state, nbytes, save_state
 
 
 def mean(*pairs: tuple[dict[str, torch.Tensor], float]) -> dict[str, torch.Tensor]:

@@ -18,10 +18,10 @@ from fuzz import call, untouched
 from PIL import Image
 
 import fedetf
+from fedetf.core.state import load_checked, save_state
 from fedetf.federation import Listener
 from fedetf.files import write_whole
 from fedetf.report.page import write_report
-from fedetf.state import load_checked, save_state
 
 SETTINGS = {"data.limit": 60, "data.test_limit": 20, "personal.rounds": 1, "engine.name": "serial"}
 OPTIONS = {"method": "ditto", "model": "mlp", "clients": 2, "rounds": 3, "epochs": 1, "settings": SETTINGS}
@@ -541,7 +541,7 @@ def test_an_export_that_fails_leaves_nothing(finished: Path, tmp_path: Path, mon
     def fails(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedetf.export.WRITERS", {".safetensors": fails})
+    monkeypatch.setattr("fedetf.models.export.WRITERS", {".safetensors": fails})
     target = tmp_path / "out"
     assert call("export", str(finished), "--to", str(target / "model.safetensors"))[0] == 1
     assert not list(target.iterdir())

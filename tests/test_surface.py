@@ -16,10 +16,10 @@ from test_resume import assert_same_run, in_child
 import fedetf
 from fedetf.api import prepare
 from fedetf.config import resolve
+from fedetf.core.forms import LikeParameters, Rows, Sizes, Vector, misfit
 from fedetf.engines.worker import Worker
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener
-from fedetf.forms import LikeParameters, Rows, Sizes, Vector, misfit
 from fedetf.methods import Method
 
 __all__ = ["no_pauses"]

@@ -6,8 +6,8 @@ import torch
 from safetensors.torch import save
 
 import fedetf
+from fedetf.core.state import State, nbytes
 from fedetf.errors import RunError
-from fedetf.state import State, nbytes
 from fedetf.transforms import Compression, Quantise, TopK
 
 RECEIVED = {"w": torch.zeros(3)}

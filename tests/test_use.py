@@ -15,15 +15,16 @@ from PIL import Image
 from torch import Tensor, nn
 
 import fedetf
-from fedetf import UserError, api, export
+from fedetf import UserError, api
 from fedetf.cli import main
 from fedetf.config import resolve
 from fedetf.engines.job import build_net, preparation
-from fedetf.export import export as export_model
 from fedetf.features import is_frozen
 from fedetf.methods import make_method
-from fedetf.models import build_encoder, model_names
-from fedetf.use import Inputs, Model
+from fedetf.models import export
+from fedetf.models.export import export as export_model
+from fedetf.models.load import Inputs, Model
+from fedetf.nn.encoders import build_encoder, model_names
 
 METHODS = ["fedavg", "fedetf", "fedrod", "fednh", "fedrep", "fedproto"]
 SMALL = {"data.limit": 150, "personal.rounds": 1, "measure.tensorboard": False}
@@ -131,7 +132,7 @@ def test_vectors_and_objects_of_python(tmp_path: Path) -> None:
     assert model.classes == ["a", "b"]
     (tmp_path / "x.png").write_bytes(b"")
     with pytest.raises(UserError, match=r"takes numbers of shape \(5,\), not images"):
-        fedetf.use.read_images([tmp_path / "x.png"], model.inputs)
+        fedetf.models.load.read_images([tmp_path / "x.png"], model.inputs)
 
 
 # --- export -----------------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def test_every_encoder_in_onnx(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert_same_answers(answer(programs[0].module(), x), wanted)
     export._safetensors(model, {}, tmp_path / "model.safetensors")
     again = build_net(settings.model_copy(update={"seed": 8}), method, inputs.example(), 10, None)
-    again.load_state_dict(fedetf.state.load_state(tmp_path / "model.safetensors"))
+    again.load_state_dict(fedetf.core.state.load_state(tmp_path / "model.safetensors"))
     assert torch.equal(answer(Model(again, method, False, prepare, inputs, model.classes), x), wanted)
 
 
@@ -349,7 +350,7 @@ def test_bad_input_is_one_line(
 
 def test_grey_images_become_colour_for_a_colour_model(tmp_path: Path) -> None:
     Image.new("L", (8, 8), 77).save(tmp_path / "grey.png")
-    x = fedetf.use.read_images([tmp_path / "grey.png"], Inputs((3, 8, 8), torch.uint8))
+    x = fedetf.models.load.read_images([tmp_path / "grey.png"], Inputs((3, 8, 8), torch.uint8))
     assert torch.equal(x, torch.full((1, 3, 8, 8), 77, dtype=torch.uint8))
 
 
@@ -409,7 +410,7 @@ def test_every_image_meets_a_frozen_encoder_once(monkeypatch: pytest.MonkeyPatch
 FACTORY = """
 import torch
 from torch import nn
-from fedetf.models import build_encoder
+from fedetf.nn.encoders import build_encoder
 
 def pretrained():
     encoder = build_encoder("cnn", (1, 8, 8))

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedetf.api import Result, resume, run
     from fedetf.comparison.run import Comparison, compare
+    from fedetf.core.forms import LikeParameters, Rows, Vector
+    from fedetf.core.state import WeightedMean
     from fedetf.data.partition import dirichlet_partition, iid_partition, shard_partition
     from fedetf.errors import RunError, UserError
     from fedetf.estimator import FederatedClassifier
-    from fedetf.etf import simplex_etf
-    from fedetf.forms import LikeParameters, Rows, Vector
-    from fedetf.heads import ETFHead
-    from fedetf.losses import balanced_cross_entropy
     from fedetf.methods.base import Method, Scope
-    from fedetf.state import WeightedMean
-    from fedetf.use import load
+    from fedetf.models.load import load
+    from fedetf.nn.etf import simplex_etf
+    from fedetf.nn.heads import ETFHead
+    from fedetf.nn.losses import balanced_cross_entropy
 
 __version__ = "0.1.0"
 
@@ -49,25 +49,25 @@ __all__ = [
 _HOMES = {
     "Comparison": "comparison.run",
     "compare": "comparison.run",
-    "ETFHead": "heads",
+    "ETFHead": "nn.heads",
     "FederatedClassifier": "estimator",
-    "LikeParameters": "forms",
+    "LikeParameters": "core.forms",
     "Method": "methods.base",
     "Result": "api",
-    "Rows": "forms",
+    "Rows": "core.forms",
     "RunError": "errors",
     "Scope": "methods.base",
     "UserError": "errors",
-    "Vector": "forms",
-    "WeightedMean": "state",
-    "balanced_cross_entropy": "losses",
+    "Vector": "core.forms",
+    "WeightedMean": "core.state",
+    "balanced_cross_entropy": "nn.losses",
     "dirichlet_partition": "data.partition",
     "iid_partition": "data.partition",
-    "load": "use",
+    "load": "models.load",
     "resume": "api",
     "run": "api",
     "shard_partition": "data.partition",
-    "simplex_etf": "etf",
+    "simplex_etf": "nn.etf",
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from fedetf.config import Settings, resolve
+from fedetf.core.state import load_state
 from fedetf.data import Dataset, Partition, deal_out, load_dataset, make_schedule
 from fedetf.data.own import Pair, from_clients
 from fedetf.data.partition import check_partition
@@ -21,14 +22,13 @@ from fedetf.errors import UserError
 from fedetf.features import runs_once, with_encoder, with_features
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.files import is_file, real_folder
-from fedetf.heads import Net
 from fedetf.methods import Method, check_private, is_method, make_method
-from fedetf.models import check_model, is_model
+from fedetf.nn.encoders import check_model, is_model
+from fedetf.nn.heads import Net
 from fedetf.runs.folder import RunFolder, check_free, check_same_partition, last_attempt, locked
 from fedetf.runs.identity import MAY_CHANGE, decides_folder
 from fedetf.runs.read import config_of
 from fedetf.runs.tracking import MLflow, TensorBoard
-from fedetf.state import load_state
 from fedetf.transforms import make_compression
 
 # The short names that flags and keyword arguments have for the commonest settings.

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor, nn
 
 from fedetf.api import run
+from fedetf.core.state import State
 from fedetf.data.own import as_inputs, channels_first
 from fedetf.data.partition import dirichlet_partition, iid_partition
 from fedetf.engines.job import preparation
@@ -20,9 +21,8 @@ from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
 from fedetf.features import with_encoder
 from fedetf.federation import Listener
-from fedetf.heads import Net
 from fedetf.methods import Method
-from fedetf.state import State
+from fedetf.nn.heads import Net
 
 CPU = torch.device("cpu")
 BATCH = 500  # samples predicted at a time

@@ -13,6 +13,10 @@ from torch import Tensor
 
 from fedetf import __version__
 from fedetf.config import LAST
+from fedetf.core.forms import Sizes, misfit
+from fedetf.core.server.privacy import epsilon
+from fedetf.core.soundness import defect, other_type, unsound
+from fedetf.core.state import State, clone, nbytes
 from fedetf.data.partition import Partition
 from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
@@ -21,13 +25,9 @@ from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Missing, Personal, Trained
 from fedetf.engines.worker import sent_parameters
 from fedetf.errors import RunError, printable
-from fedetf.forms import Sizes, misfit
 from fedetf.methods import Method, Scope, Server, Upload
 from fedetf.metrics import Accuracy, Participant, Values, recall_per_class, sums_of
 from fedetf.provenance import commit
-from fedetf.server.privacy import epsilon
-from fedetf.soundness import defect, other_type, unsound
-from fedetf.state import State, clone, nbytes
 from fedetf.transforms import make_compression
 
 

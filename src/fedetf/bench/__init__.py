@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from fedetf.bench.workload import training_job
+from fedetf.core.state import State, WeightedMean
 from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
 from fedetf.engines.make import cores, make_engine
@@ -30,7 +31,6 @@ from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
 from fedetf.methods.fedetf import plain_loss
 from fedetf.runs.checkpoints import Checkpoint
-from fedetf.state import State, WeightedMean
 
 # Held while a benchmark measures: whatever else fills the cores of this machine should wait for it.
 LOCK = Path(tempfile.gettempdir()) / "fedetf-bench.lock"

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedetf.bench.workload import training_job
 from fedetf.engines.job import Job
-from fedetf.models import build_encoder
+from fedetf.nn.encoders import build_encoder
 
 
 def passes(job: Job, channels_last: bool) -> None:

@@ -71,7 +71,7 @@ def _methods() -> list[Row]:
 def _models() -> list[Row]:
     from dataclasses import asdict
 
-    from fedetf.models import describe_models
+    from fedetf.nn.encoders import describe_models
 
     return [asdict(info) for info in describe_models()]
 

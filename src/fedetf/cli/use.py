@@ -63,7 +63,7 @@ def predict_command(options: argparse.Namespace) -> None:
         raise UserError("--top is at least 1")
     import torch
 
-    from fedetf.use import image_files, load, read_images
+    from fedetf.models.load import image_files, load, read_images
 
     model = load(options.folder, options.client, trust_code=options.trust_code)
     top = min(options.top, len(model.classes))
@@ -114,7 +114,7 @@ FORMATS: dict[str, Callable[[Sequence[Answer]], None]] = {"table": _as_table, "c
 
 def export_command(options: argparse.Namespace) -> None:
     """``fedetf export``."""
-    from fedetf.export import export
+    from fedetf.models.export import export
 
     card = export(options.folder, options.to, options.client, trust_code=options.trust_code)
     output().print(f"model: {options.to}\nmodel card: {card}", soft_wrap=True)

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from fedetf.client import EVALUATION_BATCH
+from fedetf.core.client import EVALUATION_BATCH
+from fedetf.core.server import Noise, NoiseSource, RoundNoise
+from fedetf.core.state import State
 from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
-from fedetf.server import Noise, NoiseSource, RoundNoise
-from fedetf.state import State
 
 Tick = Callable[[], Any]  # called when a step is done, whatever its place in the order
 

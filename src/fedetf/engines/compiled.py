@@ -10,7 +10,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from fedetf.models import fused
+from fedetf.nn.encoders import fused
 
 Encode = Callable[[Tensor], Tensor]
 

@@ -12,10 +12,10 @@ from fedetf.data.batches import Normalize
 from fedetf.data.partition import Partition
 from fedetf.data.samples import Dataset
 from fedetf.errors import UserError
-from fedetf.heads import Net
 from fedetf.methods import Method, make_method
 from fedetf.metrics import Suite, make_suite
-from fedetf.models import build_encoder, own_encoder
+from fedetf.nn.encoders import build_encoder, own_encoder
+from fedetf.nn.heads import Net
 from fedetf.rng import global_stream
 
 Prepare = Callable[[Tensor], Tensor]

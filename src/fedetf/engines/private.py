@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from fedetf.core.state import State, load_checked, load_state, save_state
 from fedetf.files import make_folder, matching, real_folder, remove, sync
-from fedetf.state import State, load_checked, load_state, save_state
 
 NAME = re.compile(r"\d+-\d{5,}\.safetensors(\.part)?")  # a client, and a round
 

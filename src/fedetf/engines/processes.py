@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, wait
 
 import torch
 
+from fedetf.core.state import State, nbytes
 from fedetf.engines.base import Engine, Tick
 from fedetf.engines.dispatch import in_order
 from fedetf.engines.forkserver import fork_server
@@ -21,7 +22,6 @@ from fedetf.engines.steps import Result, Step
 from fedetf.engines.wire import pack, pack_error, pack_result, pack_step, unpack, unpack_result, unpack_step
 from fedetf.engines.worker import Worker
 from fedetf.errors import RunError
-from fedetf.state import State, nbytes
 
 CPU = torch.device("cpu")
 BUFFERED = 64 * 2**20  # bytes of results that may wait for their turn

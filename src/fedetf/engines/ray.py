@@ -18,6 +18,7 @@ import ray
 import torch
 from numpy.typing import NDArray
 
+from fedetf.core.state import State
 from fedetf.engines.base import Engine, Tick
 from fedetf.engines.dispatch import in_order
 from fedetf.engines.forkserver import KEEP_MEMORY
@@ -29,7 +30,6 @@ from fedetf.engines.steps import Result, Step
 from fedetf.engines.wire import pack, pack_step, unpack_result
 from fedetf.errors import UserError
 from fedetf.redact import public_address, redacted
-from fedetf.state import State
 
 PATIENCE = 3.0  # seconds without a result after which the cluster is looked at
 Bytes = NDArray[np.uint8]

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from fedetf.core.state import State, clone
 from fedetf.engines.base import Engine, Tick
 from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Result, Step
 from fedetf.engines.worker import Worker
-from fedetf.state import State, clone
 
 
 class SerialEngine(Engine):

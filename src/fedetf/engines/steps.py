@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fedetf.core.state import State
 from fedetf.methods import Upload
 from fedetf.metrics import Values
-from fedetf.state import State
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedetf.core.state import State
 from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
 from fedetf.errors import RunError, StepError, UserError
 from fedetf.methods import Upload
-from fedetf.state import State
 
 
 def pack(about: Mapping[str, Any], **states: Mapping[str, Tensor]) -> bytes:

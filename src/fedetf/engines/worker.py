@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from fedetf.client import Client, Share, Workbench
+from fedetf.core.client import Client, Share, Workbench
+from fedetf.core.server.weights import label_distance
+from fedetf.core.state import State, clone
 from fedetf.data.samples import Samples
 from fedetf.engines.compiled import Encode, compiled
 from fedetf.engines.job import Job, placed, preparation
@@ -12,8 +14,6 @@ from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_
 from fedetf.methods import Method, Scope, Upload
 from fedetf.metrics import Accuracy, Predictions, Values
 from fedetf.rng import global_stream
-from fedetf.server.weights import label_distance
-from fedetf.state import State, clone
 from fedetf.transforms import make_compression
 
 OPTIMISER = "optimiser."  # before the names of what train.keep_momentum keeps

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
 
+from fedetf.core.state import State
 from fedetf.errors import RunError
-from fedetf.state import State
 
 STYPE = "numpy.ndarray"  # what Flower calls a .npy file
 MAGIC = b"\x93NUMPY\x01\x00"  # with the version of the format

@@ -10,6 +10,9 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from httpx import HTTPError
 
+from fedetf.core.forms import Sizes, misfit
+from fedetf.core.soundness import defect, too_large
+from fedetf.core.state import State, nbytes
 from fedetf.engines.base import Engine, Tick
 from fedetf.engines.job import Job
 from fedetf.engines.make import find_device
@@ -22,10 +25,7 @@ from fedetf.flower.federate import Federate
 from fedetf.flower.messages import TYPES, Order, to_records, unpack_answer
 from fedetf.flower.privacy import PrivacyLedger
 from fedetf.flower.states import RoundsOnly
-from fedetf.forms import Sizes, misfit
 from fedetf.methods import Scope
-from fedetf.soundness import defect, too_large
-from fedetf.state import State, nbytes
 
 LOG = logging.getLogger("flwr")
 PAUSE = 1.0  # seconds between two looks at what has arrived

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, MetricRecordValues, RecordDict
 
+from fedetf.core.server import Upload
+from fedetf.core.state import State
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.errors import RunError, printable
 from fedetf.flower.arrays import to_arrays, to_state
 from fedetf.metrics import Values
-from fedetf.server import Upload
-from fedetf.state import State
 
 Metrics = dict[str, MetricRecordValues]
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)

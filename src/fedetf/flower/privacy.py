@@ -7,11 +7,11 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from fedetf.config import UpdateSettings
+from fedetf.core.server import Noise
+from fedetf.core.server.privacy import epsilon
 from fedetf.errors import UserError
 from fedetf.files import is_file, read_bytes, read_json, write_whole
 from fedetf.runs.records import Count, fitting
-from fedetf.server import Noise
-from fedetf.server.privacy import epsilon
 
 KEY = 32  # bytes
 

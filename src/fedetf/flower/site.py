@@ -12,6 +12,9 @@ from pydantic import Field
 
 from fedetf.api import prepare
 from fedetf.config import Section, Settings, validated
+from fedetf.core.forms import Sizes, misfit
+from fedetf.core.soundness import defect, other_type
+from fedetf.core.state import State, save_state
 from fedetf.data import Dataset, Samples, load_share
 from fedetf.data.partition import split_parts
 from fedetf.engines.job import Job
@@ -24,12 +27,9 @@ from fedetf.files import is_file, make_folder, read_text, write_whole
 from fedetf.flower.federate import Federate, underscored
 from fedetf.flower.messages import Order
 from fedetf.flower.states import KeptStates
-from fedetf.forms import Sizes, misfit
-from fedetf.heads import Net
 from fedetf.methods import Scope
+from fedetf.nn.heads import Net
 from fedetf.runs.folder import about_model
-from fedetf.soundness import defect, other_type
-from fedetf.state import State, save_state
 
 LOG = logging.getLogger("flwr")
 

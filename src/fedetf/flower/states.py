@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
+from fedetf.core.state import State, load_checked, save_state
 from fedetf.engines.private import PrivateStates
 from fedetf.errors import RunError
 from fedetf.files import is_file, matching, move, remove
-from fedetf.state import State, load_checked, save_state
 
 PENDING, ACCEPTED = (re.compile(rf"{kind}-\d{{5,}}\.safetensors") for kind in ("round", "accepted"))
 KEPT = 2  # so many accepted states: the server may go back to its last checkpoint but one

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedetf.config import validated
+from fedetf.core.forms import LikeParameters, Rows, Vector
+from fedetf.core.server import Server, Upload
 from fedetf.errors import UserError
-from fedetf.forms import LikeParameters, Rows, Vector
 from fedetf.methods.authors import AUTHORS
 from fedetf.methods.base import Method, Scope, check_private
 from fedetf.methods.ccvr import CCVR
@@ -37,7 +38,6 @@ from fedetf.methods.moon import MOON
 from fedetf.methods.scaffold import Scaffold
 from fedetf.methods.spherefed import SphereFed
 from fedetf.plugins import Registry
-from fedetf.server import Server, Upload
 
 _PAPER = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH, FedETF)
 _FIXED_CLASSIFIERS = (FedBABU, SphereFed, FedGELA, FedDrPlus)

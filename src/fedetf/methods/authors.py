@@ -14,11 +14,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
-from fedetf.forms import Rows
-from fedetf.heads import Net, TwoHeads
-from fedetf.losses import inner_product
+from fedetf.core.client import Batch, Client
+from fedetf.core.forms import Rows
+from fedetf.core.server import Server, Upload
+from fedetf.core.state import State
 from fedetf.methods.base import Method
 from fedetf.methods.ccvr import CCVR
 from fedetf.methods.ditto import Ditto
@@ -29,9 +29,9 @@ from fedetf.methods.fedproto import FedProto
 from fedetf.methods.fedprox import FedProx
 from fedetf.methods.fedrep import FedRep
 from fedetf.methods.fedrod import FedRoD
+from fedetf.nn.heads import Net, TwoHeads
+from fedetf.nn.losses import inner_product
 from fedetf.rng import global_stream, torch_stream
-from fedetf.server import Server, Upload
-from fedetf.state import State
 
 
 class AuthorsFedProx(FedProx):

@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from fedetf.client import Batch, Client
 from fedetf.config import PersonalSettings, Settings
+from fedetf.core.client import Batch, Client
+from fedetf.core.forms import Forms
+from fedetf.core.server import Server, Upload
+from fedetf.core.state import State
 from fedetf.errors import UserError
-from fedetf.forms import Forms
-from fedetf.heads import Net
+from fedetf.nn.heads import Net
 from fedetf.rng import global_stream
-from fedetf.server import Server, Upload
-from fedetf.state import State
 
 
 class Scope(enum.Enum):

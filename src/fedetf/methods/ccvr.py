@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.client import Client
 from fedetf.config import Positive, Times
-from fedetf.forms import Rows
+from fedetf.core.client import Client
+from fedetf.core.forms import Rows
+from fedetf.core.server import Server
+from fedetf.core.state import State
 from fedetf.methods.base import Method
-from fedetf.optim import SGD
+from fedetf.nn.optim import SGD
 from fedetf.rng import torch_stream
-from fedetf.server import Server
-from fedetf.state import State
 
 BATCH = 128  # of virtual features
 

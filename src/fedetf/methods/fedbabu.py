@@ -5,9 +5,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import nn
 
-from fedetf.client import Client
-from fedetf.heads import Net
+from fedetf.core.client import Client
 from fedetf.methods.base import Method, Scope, check_trainable
+from fedetf.nn.heads import Net
 
 PARTS = {"full": None, "head": ["head"], "body": ["encoder"]}
 

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedetf.core.state import State
 from fedetf.methods.base import Method, Scope
-from fedetf.state import State
 
 STATISTICS = ".running_mean"  # a module whose state has it is a BatchNorm, whatever it is called
 

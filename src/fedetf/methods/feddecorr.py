@@ -5,8 +5,8 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
+from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method
 
 

@@ -5,11 +5,11 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.client import Batch, Client
+from fedetf.core.client import Batch, Client
 from fedetf.errors import UserError
-from fedetf.heads import ETFHead, Net
 from fedetf.methods.base import Scope, check_trainable
 from fedetf.methods.on_etf import OnETF
+from fedetf.nn.heads import ETFHead, Net
 from fedetf.rng import derive
 
 

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
-from fedetf.forms import Vector
-from fedetf.heads import AnchoredHead, Net, unit
+from fedetf.core.client import Batch, Client
+from fedetf.core.forms import Vector
+from fedetf.core.server import Server, Upload
+from fedetf.core.state import State
 from fedetf.methods.base import Method, Scope
+from fedetf.nn.heads import AnchoredHead, Net, unit
 from fedetf.rng import global_stream, torch_stream
-from fedetf.server import Server, Upload
-from fedetf.state import State
 
 
 class FedFA(Method):

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.client import Batch, Client
 from fedetf.config import Count, NonNegative, Positive
-from fedetf.forms import Rows
-from fedetf.heads import AnchoredHead, Net, unit
+from fedetf.core.client import Batch, Client
+from fedetf.core.forms import Rows
+from fedetf.core.server import Server, Upload
+from fedetf.core.state import State
 from fedetf.methods.base import Method, Scope
+from fedetf.nn.heads import AnchoredHead, Net, unit
 from fedetf.rng import global_stream
-from fedetf.server import Server, Upload
-from fedetf.state import State
 
 
 class FedFM(Method):

@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
-from fedetf.losses import ZeroCount
+from fedetf.core.client import Batch, Client
+from fedetf.core.state import widest
 from fedetf.methods.base import Method
-from fedetf.state import widest
+from fedetf.nn.losses import ZeroCount
 
 
 class FedLC(Method):

@@ -7,14 +7,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.client import Client
 from fedetf.config import Positive
-from fedetf.forms import Rows
-from fedetf.heads import Net, PrototypeHead, unit
+from fedetf.core.client import Client
+from fedetf.core.forms import Rows
+from fedetf.core.server import Server, Upload
+from fedetf.core.state import State
 from fedetf.methods.base import Method, Scope
+from fedetf.nn.heads import Net, PrototypeHead, unit
 from fedetf.rng import global_stream
-from fedetf.server import Server, Upload
-from fedetf.state import State
 
 
 class FedNH(Method):

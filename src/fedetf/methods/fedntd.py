@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.client import Batch, Client
 from fedetf.config import NonNegative, Positive
+from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method
 
 

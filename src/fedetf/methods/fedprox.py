@@ -5,10 +5,10 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
-from fedetf.losses import squared_distance
+from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method
+from fedetf.nn.losses import squared_distance
 
 
 class FedProx(Method):

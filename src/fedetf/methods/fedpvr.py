@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from fedetf.client import Client
 from fedetf.config import TrainSettings
-from fedetf.forms import LikeParameters
+from fedetf.core.client import Client
+from fedetf.core.forms import LikeParameters
 from fedetf.methods.scaffold import Scaffold
 
 

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from fedetf.client import Client
 from fedetf.config import PersonalSettings
+from fedetf.core.client import Client
 from fedetf.methods.base import Method, Scope
 
 

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
-from fedetf.heads import Net, TwoHeads
-from fedetf.losses import ZeroCount, balanced_cross_entropy
+from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method, Scope
+from fedetf.nn.heads import Net, TwoHeads
+from fedetf.nn.losses import ZeroCount, balanced_cross_entropy
 from fedetf.rng import global_stream
 
 

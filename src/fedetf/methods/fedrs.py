@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.client import Batch, Client
+from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method
 
 

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.client import Batch, Client
 from fedetf.config import NonNegative
+from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method
 
 

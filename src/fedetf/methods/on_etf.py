@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedetf.heads import ETFHead, Net
 from fedetf.methods.base import Method
+from fedetf.nn.heads import ETFHead, Net
 
 
 class OnETF(Method):

@@ -7,16 +7,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedetf.client import Batch, Client
 from fedetf.config import Settings, TrainSettings
+from fedetf.core.client import Batch, Client
+from fedetf.core.forms import LikeParameters, Vector
+from fedetf.core.server import Server, Upload
+from fedetf.core.state import State, widest
 from fedetf.errors import UserError
-from fedetf.forms import LikeParameters, Vector
-from fedetf.heads import Net
-from fedetf.losses import inner_product
 from fedetf.methods.base import Method, check_plain_mean
 from fedetf.methods.fednova import STEPS, check_effective_steps, effective_steps, steps_of
-from fedetf.server import Server, Upload
-from fedetf.state import State, widest
+from fedetf.nn.heads import Net
+from fedetf.nn.losses import inner_product
 
 
 class Scaffold(Method):

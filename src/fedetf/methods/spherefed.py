@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedetf.client import Batch, Client
-from fedetf.forms import Rows, Vector
-from fedetf.heads import Net, SphereHead, unit
+from fedetf.core.client import Batch, Client
+from fedetf.core.forms import Rows, Vector
+from fedetf.core.server import Server
+from fedetf.core.state import State
 from fedetf.methods.base import Method, Scope, check_trainable
+from fedetf.nn.heads import Net, SphereHead, unit
 from fedetf.rng import derive
-from fedetf.server import Server
-from fedetf.state import State
 
 CUT = 1e-10  # eigenvalues below this share of the largest count as 0: with few samples V is singular
 

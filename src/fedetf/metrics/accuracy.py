@@ -5,8 +5,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedetf.core.state import State
 from fedetf.metrics.base import Metric, Predictions, Values
-from fedetf.state import State
 
 
 def is_correct(logits: Tensor, y: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
 import statistics
 from typing import ClassVar
 
+from fedetf.core.state import State
 from fedetf.metrics.accuracy import Accuracy, recall_per_class
 from fedetf.metrics.base import Values
-from fedetf.state import State
 
 
 class BalancedAccuracy(Accuracy):

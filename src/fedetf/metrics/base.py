@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedetf.state import State
+from fedetf.core.state import State
 
 Better = Literal["higher", "lower"]
 Values = dict[str, float | None]

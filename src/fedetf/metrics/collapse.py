@@ -12,9 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedetf.core.state import State
 from fedetf.metrics.base import Metric, Predictions, Quantity, Values
 from fedetf.metrics.cosines import EPS
-from fedetf.state import State
 
 
 class Collapse(Metric):

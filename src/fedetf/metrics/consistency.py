@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedetf.core.state import State
 from fedetf.metrics.base import Metric, Participant, Quantity, Values
 from fedetf.metrics.cosines import EPS, Cosines
-from fedetf.state import State
 
 
 class Consistency(Metric):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedetf.state import State
+from fedetf.core.state import State
 
 EPS = 1e-12  # a shorter vector has no direction
 

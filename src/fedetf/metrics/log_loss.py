@@ -5,8 +5,8 @@ from typing import ClassVar
 import torch
 from torch.nn.functional import cross_entropy
 
+from fedetf.core.state import State, widest
 from fedetf.metrics.base import Metric, Predictions, Values
-from fedetf.state import State, widest
 
 
 class LogLoss(Metric):

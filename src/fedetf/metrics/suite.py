@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedetf.core.state import State
 from fedetf.errors import RunError, UserError
 from fedetf.metrics.accuracy import Accuracy
 from fedetf.metrics.base import Metric, Participant, Predictions, Values
-from fedetf.state import State
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
+from fedetf.core.state import load_state
 from fedetf.data import Partition
 from fedetf.paper.run import Reproduction
 from fedetf.report.figures import MARKERS, draw_holdings
 from fedetf.runs.read import Run, read_holdings
-from fedetf.state import load_state
 
 Floats = NDArray[np.float64]
 FEDETF = "FedETF, d = C"  # the row of Figure 6 whose steps are drawn

@@ -12,13 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel, RootModel
 
+from fedetf.core.state import State, load_checked, save_state
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Round
 from fedetf.files import UnfitFile, matching, remove
 from fedetf.runs.records import Count, Number, fitting
-from fedetf.state import State, load_checked, save_state
 
 NAME = re.compile(r"round-\d{5,}\.safetensors")
 KEPT = 2  # so many of the newest; the one before the last is there in case that is damaged

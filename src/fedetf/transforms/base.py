@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from fedetf.state import State
+from fedetf.core.state import State
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedetf.core.state import State
 from fedetf.errors import RunError
-from fedetf.state import State
 from fedetf.transforms.base import Shapes
 
 VALUES, PLACES = "/values", "/places"

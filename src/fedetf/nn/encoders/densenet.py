@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, relu
 
-from fedetf.models.base import ConvEncoder, init_convs
+from fedetf.nn.encoders.base import ConvEncoder, init_convs
 
 GROWTH = 32  # channels that each layer adds
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from fedetf.models.base import ConvEncoder
+from fedetf.nn.encoders.base import ConvEncoder
 
 
 class CNN(ConvEncoder):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, silu
 
-from fedetf.models.base import ConvEncoder, init_convs
+from fedetf.nn.encoders.base import ConvEncoder, init_convs
 
 # expansion, width, blocks, stride of the first block, kernel size: table 1 of the paper
 STAGES = (

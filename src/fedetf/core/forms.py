@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedetf.state import State
+from fedetf.core.state import State
 
 Length = int | Literal["classes", "features"]
 

@@ -1,6 +1,6 @@
 """Models for use elsewhere: weights as safetensors, ONNX, or a ``torch.export`` program, each with a model card.
 
-The graphs of the last two hold the preprocessing: they take what :class:`fedetf.use.Model` takes.
+The graphs of the last two hold the preprocessing: they take what :class:`fedetf.models.load.Model` takes.
 """
 
 import io
@@ -18,12 +18,12 @@ import tomli_w
 import torch
 from torch import nn
 
+from fedetf.core.state import save_state
 from fedetf.errors import UserError, unknown
 from fedetf.files import make_folder, move, naming, write_whole
 from fedetf.methods import Method
+from fedetf.models.load import Model, SavedModel, load_saved
 from fedetf.redact import bare
-from fedetf.state import save_state
-from fedetf.use import Model, SavedModel, load_saved
 
 INPUT, OUTPUT = "inputs", "probabilities"
 
@@ -56,7 +56,7 @@ def export(
     Examples
     --------
     >>> import fedetf
-    >>> from fedetf.export import export
+    >>> from fedetf.models.export import export
     >>> tmp = getfixture("tmp_path")
     >>> result = fedetf.run(method="fedavg", clients=3, rounds=1, epochs=1, out=tmp / "run")
     >>> export(tmp / "run", tmp / "model.safetensors").name

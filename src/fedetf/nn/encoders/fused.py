@@ -148,7 +148,7 @@ def _kernels() -> ctypes.CDLL:
 
 def _build() -> Path:
     """Build the kernels for this machine, unless they are in the cache; whole or not at all, whoever else does."""
-    source = packaged("models", "fused.cpp")
+    source = packaged("nn", "encoders", "fused.cpp")
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise UserError("there is no C++ compiler (c++, g++ or clang++, or $CXX)")

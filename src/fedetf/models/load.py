@@ -11,19 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from fedetf.config import Settings, resolve, stored_settings
+from fedetf.core.state import State, load_checked
 from fedetf.data.decode import picture_pixels
 from fedetf.data.load import IMAGE_ENDINGS
 from fedetf.engines.job import Prepare, build_net, preparation
 from fedetf.errors import UserError
 from fedetf.features import with_encoder
 from fedetf.files import UnfitFile, below, is_file, real_folder
-from fedetf.heads import Net
 from fedetf.methods import Method, find_method, is_method, make_method
-from fedetf.models import encoder_shapes, is_model, own_encoder
+from fedetf.nn.encoders import encoder_shapes, is_model, own_encoder
+from fedetf.nn.heads import Net
 from fedetf.own_code import CODE, is_own
 from fedetf.runs.read import config_of, is_done, read_holdings, read_result
 from fedetf.runs.records import MOST_INPUTS, ModelNote, fitting
-from fedetf.state import State, load_checked
 
 MANY_CLASSES = 1000  # a head of fewer is made in no time; looking first would cost seconds of imports
 
@@ -102,8 +102,8 @@ def load(
 
     Returns
     -------
-    A :class:`fedetf.use.Model`: uint8 images ``[n, channels, height, width]`` (or float32 ``[n, …]``) to probabilities
-    ``[n, classes]``. ``model.classes`` are the names of the classes.
+    A :class:`fedetf.models.load.Model`: uint8 images ``[n, channels, height, width]`` (or float32 ``[n, …]``) to
+    probabilities ``[n, classes]``. ``model.classes`` are the names of the classes.
 
     Examples
     --------

@@ -6,7 +6,7 @@ leaves 4x4 of a 32x32 image at the end instead of 1x1.
 
 from torch import Tensor, nn
 
-from fedetf.models.base import ConvEncoder, init_convs
+from fedetf.nn.encoders.base import ConvEncoder, init_convs
 
 # expansion, width, blocks, stride of the first block: table 2 of the paper
 STAGES = (

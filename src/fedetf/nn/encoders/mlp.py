@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from fedetf.models.base import Encoder
+from fedetf.nn.encoders.base import Encoder
 
 
 class MLP(Encoder):

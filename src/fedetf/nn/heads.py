@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fedetf.errors import UserError
-from fedetf.etf import random_rotation, simplex_etf
+from fedetf.nn.etf import random_rotation, simplex_etf
 
 
 class Net(nn.Module):

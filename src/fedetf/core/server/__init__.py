@@ -10,11 +10,11 @@ from functools import partial
 from typing import Protocol
 
 from fedetf.config import ServerSettings, TrainSettings, UpdateSettings
-from fedetf.server import combine as rules
-from fedetf.server.optimisers import initial_memory, is_plain, moved, zeros
-from fedetf.server.privacy import Noise, clipped
-from fedetf.server.weights import disco
-from fedetf.state import State, select, widest
+from fedetf.core.server import combine as rules
+from fedetf.core.server.optimisers import initial_memory, is_plain, moved, zeros
+from fedetf.core.server.privacy import Noise, clipped
+from fedetf.core.server.weights import disco
+from fedetf.core.state import State, select, widest
 
 CENTRE = "centre."  # before the names of where centred clipping ended
 

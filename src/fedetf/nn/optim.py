@@ -15,7 +15,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from fedetf.state import State
+from fedetf.core.state import State
 
 Name = Literal["sgd", "adam", "adamw"]
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedetf.soundness import is_variance
-from fedetf.state import State, widest
+from fedetf.core.soundness import is_variance
+from fedetf.core.state import State, widest
 
 ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(11, 257))  # of Rényi divergences, as accountants try them
 

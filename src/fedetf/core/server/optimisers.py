@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedetf.config import ServerSettings
-from fedetf.state import State, widest
+from fedetf.core.state import State, widest
 
 RATES = {"momentum": 1.0, "adagrad": 0.1, "adam": 0.01, "yogi": 0.01}  # where server.lr is left out
 SLOTS = {"momentum": ("v",), "adagrad": ("v",), "adam": ("m", "v"), "yogi": ("m", "v")}

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from fedetf.core.state import State, WeightedMean, widest
 from fedetf.errors import RunError
-from fedetf.state import State, WeightedMean, widest
 
 Models = Sequence[State]
 WEISZFELD = 4  # iterations of the geometric median (Pillutla et al.)

@@ -7,8 +7,8 @@ widths, that of the stem included.
 
 from torch import Tensor, nn
 
-from fedetf.models.base import ConvEncoder, init_convs
-from fedetf.models.fused import Conv3x3, norm_relu
+from fedetf.nn.encoders.base import ConvEncoder, init_convs
+from fedetf.nn.encoders.fused import Conv3x3, norm_relu
 
 
 class ResNet(ConvEncoder):

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedetf.config import PersonalSettings, TrainSettings
+from fedetf.core.state import State
 from fedetf.data.batches import crop_flip
 from fedetf.data.samples import Samples
-from fedetf.heads import Net
 from fedetf.metrics.accuracy import is_correct
-from fedetf.optim import Optimiser, make_optimiser, memorise, remember, uphill
+from fedetf.nn.heads import Net
+from fedetf.nn.optim import Optimiser, make_optimiser, memorise, remember, uphill
 from fedetf.rng import torch_stream
-from fedetf.state import State
 
 EVALUATION_BATCH = 500  # large enough to keep a device busy; memory, not the result, depends on it
 

@@ -1,0 +1,1 @@
+"""Mathematics that can be used alone: the simplex ETF, heads, losses, optimisers, encoders."""

@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from fedetf import UserError
-from fedetf.config import Settings, describe_settings, known_datasets, parse_assignment, preset_names, resolve
+from fedetf.config import describe_settings, known_datasets, parse_assignment, preset_names, resolve
 from fedetf.data import DATASETS
+from fedetf.settings import Settings
 
 
 def test_layers_dataset_then_source_then_overrides(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from pydantic import ValidationError
 import fedetf
 from fedetf import RunError, UserError
 from fedetf.cli import main
-from fedetf.config import Settings, resolve
+from fedetf.config import resolve
 from fedetf.core.state import load_checked, save_state
 from fedetf.methods import METHODS
 from fedetf.models.export import export
+from fedetf.settings import Settings
 
 if TYPE_CHECKING:
     from sites import Wire

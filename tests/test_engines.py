@@ -67,8 +67,8 @@ def test_images_of_channels_last_and_resnets(tmp_path: Path) -> None:
 
 
 def test_processes_are_the_default_on_a_cpu_with_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedetf.config import EngineSettings
     from fedetf.engines.make import choose
+    from fedetf.settings import EngineSettings
 
     assert choose(EngineSettings(device="cpu"))[0] == "serial"  # see conftest.py: one core
     monkeypatch.setattr("fedetf.engines.make.cores", lambda: 2)
@@ -84,8 +84,8 @@ def test_processes_are_the_default_on_a_cpu_with_cores(monkeypatch: pytest.Monke
     ],
 )
 def test_engines_that_cannot_be(settings: dict, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedetf.config import EngineSettings
     from fedetf.engines.make import choose
+    from fedetf.settings import EngineSettings
 
     monkeypatch.setattr("fedetf.engines.make.find_device", torch.device)
     with pytest.raises(UserError, match=message):

@@ -72,8 +72,8 @@ def test_other_rules_combine_the_normalised_updates_and_the_steps() -> None:
         {"w": torch.zeros(1)},
         clients=3,
         parameters=("w",),
-        train=fedetf.config.TrainSettings(momentum=0.0),
-        settings=fedetf.config.ServerSettings(combine="median"),
+        train=fedetf.settings.TrainSettings(momentum=0.0),
+        settings=fedetf.settings.ServerSettings(combine="median"),
     )
     sent = [(0, 2.0, 1), (1, 9.0, 3), (2, 100.0, 2)]
     uploads = [Upload(k, 5, {"w": torch.tensor([w]), "steps": torch.tensor(n)}, 0.0, 5) for k, w, n in sent]

@@ -15,11 +15,11 @@ from flwr.cli.config_utils import load_and_validate
 from PIL import Image
 
 from fedetf.cli import main
-from fedetf.config import DataSettings
 from fedetf.data import load_share
 from fedetf.errors import UserError
 from fedetf.flower.keys import main as make_keys_main
 from fedetf.flower.keys import make_keys
+from fedetf.settings import DataSettings
 
 
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own

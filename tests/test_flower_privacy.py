@@ -15,13 +15,13 @@ from scipy.stats import kstest
 from sites import Wire, make_app
 
 import fedetf
-from fedetf.config import UpdateSettings
 from fedetf.core.server import Noise, RoundNoise
 from fedetf.core.server.privacy import clipped, epsilon
 from fedetf.core.state import State
 from fedetf.errors import UserError
 from fedetf.flower.privacy import PrivacyLedger
 from fedetf.methods import Server, Upload
+from fedetf.settings import UpdateSettings
 
 RECEIVED = {"w": torch.zeros(2), "n": torch.tensor(3)}
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedetf.cli import build_parser
-from fedetf.config import Settings, describe_settings, parse_assignment, resolve
+from fedetf.config import describe_settings, parse_assignment, resolve
 from fedetf.errors import UserError
+from fedetf.settings import Settings
 
 KEYS = [key for key, _, _ in describe_settings()]
 DEFAULTS = Settings().model_dump()

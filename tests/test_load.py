@@ -12,8 +12,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from fedetf import UserError
-from fedetf.config import DataSettings
 from fedetf.data import load_dataset
+from fedetf.settings import DataSettings
 
 Write = Callable[..., Path]
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 def eight_clients(seed: int = 0) -> tuple[list, tuple]:
     """Digits on eight clients, the first of which holds a single class; and their test set."""
-    dataset = fedetf.data.load_dataset(fedetf.config.DataSettings(), seed)
+    dataset = fedetf.data.load_dataset(fedetf.settings.DataSettings(), seed)
     x, y = dataset.train.x.numpy(), dataset.train.y.numpy()
     ones = np.flatnonzero(y == 1)[:30]
     rest = np.array_split(np.random.default_rng(seed).permutation(np.setdiff1d(np.arange(400), ones)), 7)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedetf import UserError, dirichlet_partition, iid_partition, shard_partition
-from fedetf.config import DataSettings
 from fedetf.data.partition import _repair, make_partition, split_parts
+from fedetf.settings import DataSettings
 
 CIFAR10 = np.repeat(np.arange(10), 5000)
 CIFAR100 = np.repeat(np.arange(100), 500)

@@ -14,12 +14,13 @@ from safetensors.torch import load_file
 import fedetf
 from fedetf import UserError
 from fedetf.cli import main
-from fedetf.config import DataSettings, resolve
+from fedetf.config import resolve
 from fedetf.data.partition import make_partition
 from fedetf.data.partition import registry as partitions
 from fedetf.methods import registry as methods
 from fedetf.nn.encoders import own_encoder
 from fedetf.plugins import Registry
+from fedetf.settings import DataSettings
 
 CODE = '''
 """One of each kind."""

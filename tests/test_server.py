@@ -9,11 +9,12 @@ from quadratic import quadratic, quadratic_loss, weight
 from scipy.optimize import minimize
 
 import fedetf
-from fedetf.config import ServerSettings, UpdateSettings, resolve
+from fedetf.config import resolve
 from fedetf.core.server import combine as rules
 from fedetf.core.state import State, load_state
 from fedetf.errors import RunError, UserError
 from fedetf.methods import METHODS, Method, Server, Upload
+from fedetf.settings import ServerSettings, UpdateSettings
 
 ROBUST = ("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "centred_clip")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fedetf.config import Settings, resolve
+from fedetf.config import resolve
 from fedetf.core.state import load_state
 from fedetf.data import Dataset, Partition, deal_out, load_dataset, make_schedule
 from fedetf.data.own import Pair, from_clients
@@ -29,6 +29,7 @@ from fedetf.runs.folder import RunFolder, check_free, check_same_partition, last
 from fedetf.runs.identity import MAY_CHANGE, decides_folder
 from fedetf.runs.read import config_of
 from fedetf.runs.tracking import MLflow, TensorBoard
+from fedetf.settings import Settings
 from fedetf.transforms import make_compression
 
 # The short names that flags and keyword arguments have for the commonest settings.

@@ -1,7 +1,6 @@
-"""One validated tree of settings: defaults < the dataset's own < a preset or file < flags and ``--set``.
+"""Settings from their layers: defaults < the dataset's own < a preset or file < flags and ``--set``.
 
-Unknown keys are errors. What comes out is frozen, complete, and can be written as TOML and read again. Settings that
-ask for code come into being only with the user's consent, and what is written of an address holds no password.
+What comes out is complete, and can be written as TOML and read again. The sections themselves are in ``settings.py``.
 """
 
 import difflib
@@ -9,324 +8,24 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ValidationError
 
 from fedetf.errors import UserError, unknown
 from fedetf.files import packaged, read_toml
-from fedetf.own_code import CODE, Origin, asks_for_code
-from fedetf.redact import HIDDEN, bare, public_address
+from fedetf.own_code import CODE, Origin
+from fedetf.redact import HIDDEN
+from fedetf.settings import DataSettings, Settings, Tree
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # the same, before it moved here
     import tomli as tomllib
 
-Tree = dict[str, Any]
-
 PRESETS = ("presets",)  # folders of the package: what a user may name instead of a file,
 KNOWN = ("data", "known")  # and what the runs on a dataset have by default
-
-Count = Annotated[int, Field(ge=1, le=2**31)]  # more of anything is a slip, and would only fill the memory
-Times = Annotated[int, Field(ge=0, le=1_000_000)]  # how often something is done
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-LAST = 5  # tables report the mean of so many last rounds, as the authors do
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, le=1)]
-Address = Annotated[str, PlainSerializer(public_address)]  # what is written of it is without user and password
-
-
-Combine = Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "centred_clip"]
-
-
-class Section(BaseModel):
-    """A part of the settings."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-
-class DataSettings(Section):
-    """What the clients hold."""
-
-    name: str = Field("digits", description="a dataset's name, a folder, or a hub id")
-    clients: Count = Field(20, description="K, the number of clients")
-    partition: str = Field(
-        "dirichlet", description="who holds what, see: fedetf list partitions; 'given' is for run(data=...) in Python"
-    )
-    alpha: Annotated[Positive, Field(le=1e6)] = Field(
-        0.1, description="Dirichlet concentration: smaller is more skewed"
-    )
-    shards: Count = Field(2, description="classes per client, for partition = 'shards'")
-    min_size: Count = Field(4, description="fewest samples a client may hold; 4 keeps both splits non-empty")
-    strict: bool = Field(False, description="true: a partition that needs a repair is an error")
-    test_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(0.3, description="of each client's data")
-    limit: Count | None = Field(None, description="use at most so many training images, equally per class")
-    test_limit: Count | None = Field(None, description="use at most so many images of the balanced test set")
-    size: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="resize images to size × size pixels")
-    normalize: Literal["half", "imagenet", "none"] = Field(
-        "half", description="(x − 0.5)/0.5 per channel, ImageNet's mean and std, or only x/255"
-    )
-    augment: Literal["none", "crop_flip"] = Field("none", description="random crop and flip of training batches")
-    image_column: str | None = Field(None, description="the column of images, if it is not found by itself")
-    label_column: str | None = Field(None, description="the column of labels, if it is not found by itself")
-    site_column: str | None = Field(
-        None, description="a column that names each sample's site: every site is a client, nothing is drawn"
-    )
-
-    def describe(self) -> str:
-        """How the data is dealt out, in a few words."""
-        if self.site_column is not None:
-            return f"one for each {self.site_column}"
-        details = {"dirichlet": f"alpha = {self.alpha:g}", "shards": f"{self.shards} classes each"}
-        return details.get(self.partition, self.partition)
-
-
-class ModelSettings(Section):
-    """The encoder."""
-
-    name: str = Field("cnn", description="see: fedetf list models")
-
-
-class TrainSettings(Section):
-    """The rounds, and the local SGD (appendix B of the paper)."""
-
-    rounds: Annotated[Times, Field(ge=1)] = Field(50, description="T, communication rounds")
-    epochs: Annotated[Times, Field(ge=1)] = Field(3, description="E, local epochs a round")
-    participation: Fraction = Field(1.0, description="share of the clients that takes part in a round")
-    batch_size: Count = Field(128, description="local batch size")
-    lr: NonNegative = Field(0.01, description="learning rate of the first round")
-    lr_decay: Positive = Field(0.99, description="factor on the learning rate after each round")
-    optimiser: Literal["sgd", "adam", "adamw"] = Field("sgd", description="of local training")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.9, description="momentum of local SGD, from zero in each round"
-    )
-    keep_momentum: bool = Field(
-        False, description="true: a client's momentum, or what another optimiser remembers, lives on in its next round"
-    )
-    weight_decay: NonNegative = Field(5e-4, description="weight decay of local training, on every trained tensor")
-    sam: NonNegative = Field(
-        0.0, description="ρ of SAM: steps follow the gradient at the worst point so far away, e.g. 0.05; 0: as usual"
-    )
-
-    def rate(self, round: int) -> float:
-        """The learning rate of a round; that after the last is the personal stage's."""
-        return float(self.lr * self.lr_decay ** (round - 1))
-
-    def describe(self) -> str:
-        """How long the training is, in a few words."""
-        rounds, epochs = ("s" if number != 1 else "" for number in (self.rounds, self.epochs))
-        return f"{self.rounds} round{rounds} of {self.epochs} epoch{epochs}"
-
-
-class MethodSettings(BaseModel):
-    """The method and its own numbers, which the method itself checks."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: str = Field("fedetf", description="see: fedetf list methods")
-
-
-class UpdateSettings(Section):
-    """What becomes of a client's update on its way to the server."""
-
-    max_ratio: Positive = Field(
-        1e6, description="an update more than so many times as long as the model it began from is refused"
-    )
-    top_k: Fraction = Field(1.0, description="share of each tensor's entries that is sent, the largest; 1: all")
-    bits: Literal[1, 2, 4, 8, 32] = Field(32, description="bits for each number that is sent; 32: as it is")
-    transform: str | None = Field(
-        None, description="one more transform of what is sent, before those; see: fedetf list transforms"
-    )
-    clip: Positive | None = Field(None, description="largest length of an update; a longer one is scaled down to it")
-    noise: NonNegative = Field(
-        0.0, description="noise on the mean of the updates, as a multiple of update.clip: differential privacy"
-    )
-    delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="with noise: of (epsilon, delta)")
-
-    @model_validator(mode="after")
-    def _make_sense_together(self) -> "UpdateSettings":
-        if self.noise and self.clip is None:
-            raise PydanticCustomError("noise", "noise needs a bound on every update; set update.clip too")
-        if self.noise and (self.top_k < 1 or self.bits < 32 or self.transform is not None):
-            raise PydanticCustomError(
-                "noise", "what compression keeps back for the next round would escape the clipping; choose either"
-            )
-        return self
-
-
-class ServerSettings(Section):
-    """How the server makes one model of many, and how it moves to it."""
-
-    combine: Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "centred_clip"] = (
-        Field("mean", description="the rule that combines models; all but the mean withstand some faulty ones")
-    )
-    faulty: Annotated[int, Field(ge=0, le=2**31)] | None = Field(
-        None, description="faulty updates that trimmed_mean, krum and multi_krum reckon with; left out: a fifth"
-    )
-    radius: Positive = Field(10.0, description="how far one update can pull the centre of centred_clip")
-    weights: Literal["size", "uniform", "disco"] = Field(
-        "size", description="what a model counts in the mean: n_k, the same, or n_k and less for a skewed class mix"
-    )
-    disco_a: NonNegative = Field(0.5, description="of disco: how much a skewed class mix counts against a client")
-    disco_b: NonNegative = Field(1.0, description="of disco: what every client gets, divided by their number")
-    optimiser: Literal["none", "momentum", "adagrad", "adam", "yogi"] = Field(
-        "none", description="the server's step towards the combined model; none: it takes that model"
-    )
-    lr: NonNegative | None = Field(
-        None, description="of the server's optimiser; left out: 1 for momentum, 0.1 for adagrad, 0.01 for adam and yogi"
-    )
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of server.optimiser = 'momentum'")
-    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of adam and yogi")
-    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="of adam and yogi")
-    eps: Positive = Field(1e-3, description="of adagrad, adam and yogi")
-
-
-class PersonalSettings(Section):
-    """The personal stage after the last round (Algorithm 2 for FedETF)."""
-
-    enabled: bool = Field(True, description="false leaves the stage out")
-    epochs: Times | None = Field(None, description="epochs of each phase; left out: train.epochs")
-    lr: NonNegative | None = Field(None, description="learning rate; left out: the decayed one of round T+1")
-    rounds: Times = Field(20, description="T_p, turns of ETF and projection (FedETF)")
-    lr_etf: NonNegative = Field(0.1, description="learning rate of the ETF's turn (FedETF)")
-    lr_proj: NonNegative = Field(0.05, description="learning rate of the projection's turn (FedETF)")
-
-
-class EngineSettings(Section):
-    """Where client steps run."""
-
-    name: Literal["auto", "serial", "processes", "ray"] = Field(
-        "auto", description="one after the other here, worker processes, or a Ray cluster; auto: processes on a CPU"
-    )
-    workers: Count | None = Field(None, description="how many work side by side; left out: one for each core")
-    device: str = Field("auto", description="cpu, cuda, cuda:1, mps; auto takes the first there is")
-    threads: Annotated[Count, Field(le=4096)] = Field(
-        1, description="CPU threads of a worker; results can depend on it in the last bits"
-    )
-    compile: bool = Field(
-        False, description="a faster training step, by fused kernels or torch.compile; see docs/engines.md"
-    )
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the encoder's training; bfloat16 is mixed precision, for GPUs that are fast at it"
-    )
-    checkpoint: Count = Field(1, description="a checkpoint after so many rounds, and after the last")
-    address: Address | None = Field(
-        None, repr=False, description="of a Ray cluster, for example 'auto'; left out: one on this machine"
-    )
-
-
-def _names(value: Any) -> Any:
-    """Names with commas between them, as they are typed after ``--set``, or a list of them."""
-    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
-
-
-class MeasureSettings(Section):
-    """What is measured and recorded."""
-
-    every: Count = Field(1, description="general accuracy every so many rounds; the last five always")
-    metrics: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
-        ("accuracy",), description="what is measured, by name, or FILE.py:NAME of your own; accuracy always is"
-    )
-    collapse: bool = Field(False, description="true: the metrics collapse and consistency as well")
-    tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
-    mlflow: Address | None = Field(
-        None, repr=False, description="an MLflow tracking URI to log to as well; needs fedetf[mlflow]"
-    )
-
-    @property
-    def chosen(self) -> tuple[str, ...]:
-        """The names of all metrics that are asked for."""
-        return (*self.metrics, "collapse", "consistency") if self.collapse else self.metrics
-
-    def due(self, t: int, rounds: int) -> bool:
-        """Whether round t of so many is measured."""
-        return t % self.every == 0 or t > rounds - LAST
-
-
-class Settings(Section):
-    """Everything that determines a run."""
-
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(7, description="seed of every random draw")
-    fidelity: Literal["paper", "authors"] = Field(
-        "paper", description="methods as their papers have them, or as in the FedETF authors' code"
-    )
-    data: DataSettings = DataSettings()
-    model: ModelSettings = ModelSettings()
-    train: TrainSettings = TrainSettings()
-    method: MethodSettings = MethodSettings()
-    update: UpdateSettings = UpdateSettings()
-    server: ServerSettings = ServerSettings()
-    personal: PersonalSettings = PersonalSettings()
-    engine: EngineSettings = EngineSettings()
-    measure: MeasureSettings = MeasureSettings()
-
-    @model_validator(mode="after")
-    def _have_consent(self, info: ValidationInfo) -> "Settings":
-        """Whoever makes settings says which of them may bring code; by default none may."""
-        origin: Origin = info.context or Origin()
-        values = {key: self._get(key) for key in (*CODE, "engine.name")}
-        asked = {key: name for key, name in asks_for_code(values).items() if key not in origin.trusted}
-        if asked:
-            raise PydanticCustomError("consent", "{text}", {"text": origin.question(asked)})
-        return self
-
-    @model_validator(mode="after")
-    def _noise_needs_the_mean(self) -> "Settings":
-        if self.update.noise and self.server.combine != "mean":
-            raise PydanticCustomError("noise", "update.noise is made for server.combine = 'mean'; choose either")
-        return self
-
-    def _get(self, key: str) -> Any:
-        section, _, name = key.partition(".")
-        return getattr(getattr(self, section), name, None)
-
-    @model_validator(mode="after")
-    def _disco_needs_honest_clients(self) -> "Settings":
-        if self.server.weights == "disco" and self.update.noise:
-            raise PydanticCustomError(
-                "disco", "server.weights = 'disco' needs a number of each client that no noise covers; choose either"
-            )
-        if self.server.weights == "disco" and self.server.combine != "mean":
-            raise PydanticCustomError(
-                "disco", "server.weights = 'disco' is made for server.combine = 'mean'; choose either"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_written(self) -> "Settings":
-        """A run writes its settings down; what TOML has no word for would end it only then."""
-        for key, value in flat(self.model_dump(exclude_none=True)).items():
-            try:
-                tomli_w.dumps({key: value}).encode()
-            except (TypeError, ValueError, RecursionError):
-                text = "{key} cannot be written to a file: it holds null, or a name that is not UTF-8; change it"
-                raise PydanticCustomError("unwritable", text, {"key": key}) from None
-        return self
-
-    def portable(self) -> dict[str, Any]:
-        """What a model's file says of its run: all but what concerns the machine, and of the data's path its end."""
-        tree = self.model_dump(exclude_none=True, exclude={"engine", "measure"})
-        tree["data"]["name"] = bare(self.data.name)
-        return tree
-
-    def to_toml(self) -> str:
-        """The settings as TOML, without passwords; values that are left out are derived from others."""
-        return tomli_w.dumps(self.model_dump(exclude_none=True))
-
-
-ADDRESSES = frozenset({"engine.address", "measure.mlflow"})  # they may hold a password; what decides: runs/identity.py
 
 # How the authors' code trains, where it departs from the paper's text; what it does to methods is methods/authors.py.
 AUTHORS: Tree = {"train": {"lr_decay": 1.0, "keep_momentum": True}}
@@ -467,18 +166,6 @@ def _nest(flat: Mapping[str, Any]) -> Tree:
                 raise UserError(f"{key!r} sets something inside {part!r}, which is a value")
         branch[last] = value
     return tree
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
-    """Nested settings by dotted key.
-
-    >>> flat({"seed": 7, "data": {"name": "digits"}})
-    {'seed': 7, 'data.name': 'digits'}
-    """
-    values: Tree = {}
-    for key, value in tree.items():
-        values.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
-    return values
 
 
 def _merge(below: Tree, above: Mapping[str, Any]) -> Tree:

@@ -10,11 +10,12 @@ from typing import Any
 from scipy import stats
 
 from fedetf.api import execute, prepare
-from fedetf.config import Settings, resolve
+from fedetf.config import resolve
 from fedetf.data import Partition, load_dataset
 from fedetf.errors import UserError
 from fedetf.federation import Listener, Round
 from fedetf.metrics.skew import Skew, label_skew
+from fedetf.settings import Settings
 
 METHODS = ("fedavg", "fedetf")
 TRIAL = {"train.rounds": 10, "train.epochs": 2}  # short, unless the user says otherwise

@@ -12,13 +12,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fedetf.config import Settings
 from fedetf.core.state import State
 from fedetf.data.samples import Dataset, Samples
 from fedetf.engines.job import Job, placed, preparation
 from fedetf.engines.make import cores, find_device
 from fedetf.federation import cpu_threads
 from fedetf.nn.heads import Net
+from fedetf.settings import Settings
 
 BATCH = 64  # small enough for the images of a large network; the same everywhere, so that all runs get the same bits
 

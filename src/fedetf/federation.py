@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fedetf import __version__
-from fedetf.config import LAST
 from fedetf.core.forms import Sizes, misfit
 from fedetf.core.server.privacy import epsilon
 from fedetf.core.soundness import defect, other_type, unsound
@@ -28,6 +27,7 @@ from fedetf.errors import RunError, printable
 from fedetf.methods import Method, Scope, Server, Upload
 from fedetf.metrics import Accuracy, Participant, Values, recall_per_class, sums_of
 from fedetf.provenance import commit
+from fedetf.settings import LAST
 from fedetf.transforms import make_compression
 
 

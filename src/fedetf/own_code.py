@@ -1,7 +1,7 @@
 """The user's own code, named in the settings: ``FILE.py:NAME``, or ``package.module:NAME`` of what can be imported.
 
 What the user types is consent to run it. What a file names is not: settings that come from a file are refused with
-the question of :class:`Origin`, see ``config.Settings``.
+the question of :class:`Origin`, see ``settings.Settings``.
 """
 
 import sys

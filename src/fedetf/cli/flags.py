@@ -10,7 +10,7 @@ from fedetf.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedetf.config import Settings
+    from fedetf.settings import Settings
 
 Command = Callable[[argparse.Namespace], None]
 LINE = 4_000  # characters of a message: all settings of a section have room in it

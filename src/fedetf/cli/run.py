@@ -24,9 +24,9 @@ from fedetf.cli.flags import (
 
 if TYPE_CHECKING:
     from fedetf.api import Result
-    from fedetf.config import Settings
     from fedetf.engines.job import Job
     from fedetf.federation import Listener
+    from fedetf.settings import Settings
 
 
 def add_to(commands: Any) -> None:

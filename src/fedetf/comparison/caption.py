@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from fedetf.comparison.plan import PlannedRun
-from fedetf.config import Settings
 from fedetf.redact import bare
 from fedetf.runs.read import by_reason
+from fedetf.settings import Settings
 
 
 def caption(runs: Sequence[PlannedRun]) -> str:

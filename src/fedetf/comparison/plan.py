@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedetf.config import Settings, resolve
+from fedetf.config import resolve
 from fedetf.errors import UserError
 from fedetf.methods import find_method, make_method
 from fedetf.runs.folder import file_name
 from fedetf.runs.read import is_done
+from fedetf.settings import Settings
 
 
 @dataclass(frozen=True)

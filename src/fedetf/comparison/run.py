@@ -13,7 +13,7 @@ from fedetf.api import execute, from_short, go_on, prepare
 from fedetf.comparison.caption import caption
 from fedetf.comparison.plan import PlannedRun, plan
 from fedetf.comparison.table import Line, table_lines
-from fedetf.config import Settings, resolve
+from fedetf.config import resolve
 from fedetf.data import Dataset, load_dataset
 from fedetf.errors import RunError, UserError
 from fedetf.federation import Listener
@@ -24,6 +24,7 @@ from fedetf.runs.commands import command, note
 from fedetf.runs.folder import LOCK
 from fedetf.runs.identity import identity
 from fedetf.runs.records import CONFIG, ERROR
+from fedetf.settings import Settings
 
 
 @dataclass

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedetf.config import PersonalSettings, TrainSettings
 from fedetf.core.state import State
 from fedetf.data.batches import crop_flip
 from fedetf.data.samples import Samples
@@ -18,6 +17,7 @@ from fedetf.metrics.accuracy import is_correct
 from fedetf.nn.heads import Net
 from fedetf.nn.optim import Optimiser, make_optimiser, memorise, remember, uphill
 from fedetf.rng import torch_stream
+from fedetf.settings import PersonalSettings, TrainSettings
 
 EVALUATION_BATCH = 500  # large enough to keep a device busy; memory, not the result, depends on it
 

@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedetf.config import DataSettings
 from fedetf.data.decode import find_image_column, find_label_column, label_encoder, same_channels, stack_images
 from fedetf.data.samples import Dataset, Samples
 from fedetf.errors import UserError, unknown, visible
 from fedetf.own_code import guarded, is_own_dataset
 from fedetf.plugins import Registry
 from fedetf.rng import numpy_stream
+from fedetf.settings import DataSettings
 
 Loader = Callable[[DataSettings, int], Dataset]  # from the settings and the seed
 

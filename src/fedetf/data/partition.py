@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedetf.config import DataSettings, Settings, validated
+from fedetf.config import validated
 from fedetf.data.samples import Dataset
 from fedetf.errors import UserError
 from fedetf.own_code import guarded
 from fedetf.plugins import Registry
 from fedetf.rng import derive, numpy_stream
+from fedetf.settings import DataSettings, Settings
 
 Indices = NDArray[np.int64]
 # A partition: from ``[N]`` labels to the indices of each client's samples; it draws from the generator alone. Only

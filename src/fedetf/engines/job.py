@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from fedetf.config import MethodSettings, Settings
 from fedetf.data.batches import Normalize
 from fedetf.data.partition import Partition
 from fedetf.data.samples import Dataset
@@ -17,6 +16,7 @@ from fedetf.metrics import Suite, make_suite
 from fedetf.nn.encoders import build_encoder, own_encoder
 from fedetf.nn.heads import Net
 from fedetf.rng import global_stream
+from fedetf.settings import MethodSettings, Settings
 
 Prepare = Callable[[Tensor], Tensor]
 

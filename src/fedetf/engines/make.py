@@ -5,13 +5,14 @@ from importlib.util import find_spec
 
 import torch
 
-from fedetf.config import EngineSettings, complete
+from fedetf.config import complete
 from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.processes import ProcessEngine
 from fedetf.engines.serial import SerialEngine
 from fedetf.errors import UserError
+from fedetf.settings import EngineSettings
 
 
 def make_engine(job: Job, private: PrivateStates) -> Engine:

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from fedetf.config import Count, NonNegative, Positive, Section, Settings, resolve, validated
+from fedetf.config import resolve, validated
 from fedetf.errors import UserError
+from fedetf.settings import Count, NonNegative, Positive, Section, Settings
 
 
 def _words(value: Any) -> Any:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from fedetf.config import UpdateSettings
 from fedetf.core.server import Noise
 from fedetf.core.server.privacy import epsilon
 from fedetf.errors import UserError
 from fedetf.files import is_file, read_bytes, read_json, write_whole
 from fedetf.runs.records import Count, fitting
+from fedetf.settings import UpdateSettings
 
 KEY = 32  # bytes
 

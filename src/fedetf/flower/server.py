@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedetf.api import execute, go_on
-from fedetf.config import Settings, resolve
+from fedetf.config import resolve
 from fedetf.data import Dataset, Partition, Samples, load_dataset, load_share
 from fedetf.engines.job import Job
 from fedetf.errors import RunError, UserError, printable
@@ -26,6 +26,7 @@ from fedetf.flower.privacy import PrivacyLedger
 from fedetf.methods import Server, check_private
 from fedetf.runs.read import is_done
 from fedetf.runs.records import fitting
+from fedetf.settings import Settings
 
 LOG = logging.getLogger("flwr")
 

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from fedetf.api import prepare
-from fedetf.config import Section, Settings, validated
+from fedetf.config import validated
 from fedetf.core.forms import Sizes, misfit
 from fedetf.core.soundness import defect, other_type
 from fedetf.core.state import State, save_state
@@ -30,6 +30,7 @@ from fedetf.flower.states import KeptStates
 from fedetf.methods import Scope
 from fedetf.nn.heads import Net
 from fedetf.runs.folder import about_model
+from fedetf.settings import Section, Settings
 
 LOG = logging.getLogger("flwr")
 

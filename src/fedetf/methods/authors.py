@@ -14,7 +14,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.config import NonNegative
 from fedetf.core.client import Batch, Client
 from fedetf.core.forms import Rows
 from fedetf.core.server import Server, Upload
@@ -32,6 +31,7 @@ from fedetf.methods.fedrod import FedRoD
 from fedetf.nn.heads import Net, TwoHeads
 from fedetf.nn.losses import inner_product
 from fedetf.rng import global_stream, torch_stream
+from fedetf.settings import NonNegative
 
 
 class AuthorsFedProx(FedProx):

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from fedetf.config import PersonalSettings, Settings
 from fedetf.core.client import Batch, Client
 from fedetf.core.forms import Forms
 from fedetf.core.server import Server, Upload
@@ -17,6 +16,7 @@ from fedetf.core.state import State
 from fedetf.errors import UserError
 from fedetf.nn.heads import Net
 from fedetf.rng import global_stream
+from fedetf.settings import PersonalSettings, Settings
 
 
 class Scope(enum.Enum):

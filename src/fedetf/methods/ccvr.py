@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.config import Positive, Times
 from fedetf.core.client import Client
 from fedetf.core.forms import Rows
 from fedetf.core.server import Server
@@ -17,6 +16,7 @@ from fedetf.core.state import State
 from fedetf.methods.base import Method
 from fedetf.nn.optim import SGD
 from fedetf.rng import torch_stream
+from fedetf.settings import Positive, Times
 
 BATCH = 128  # of virtual features
 

@@ -5,12 +5,12 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.config import NonNegative
 from fedetf.core.client import Batch, Client
 from fedetf.core.state import State, clone
 from fedetf.methods.base import Method
 from fedetf.nn.heads import Net
 from fedetf.nn.losses import squared_distance
+from fedetf.settings import NonNegative
 
 
 class Ditto(Method):

@@ -5,9 +5,9 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.config import NonNegative
 from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method
+from fedetf.settings import NonNegative
 
 
 class FedDecorr(Method):

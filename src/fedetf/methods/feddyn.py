@@ -7,13 +7,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.config import Positive, Settings
 from fedetf.core.client import Batch, Client
 from fedetf.core.server import Server, Upload
 from fedetf.core.state import State
 from fedetf.methods.base import Method, check_plain_mean
 from fedetf.nn.heads import Net
 from fedetf.nn.losses import inner_product, squared_distance
+from fedetf.settings import Positive, Settings
 
 
 class FedDyn(Method):

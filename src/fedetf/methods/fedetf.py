@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.config import Count, NonNegative, PersonalSettings, Positive
 from fedetf.core.client import Batch, Client
 from fedetf.core.server import Server, Upload
 from fedetf.methods.base import Method, Scope
 from fedetf.nn.heads import ETFHead, Net
 from fedetf.nn.losses import ZeroCount, balanced_cross_entropy
 from fedetf.rng import derive, global_stream
+from fedetf.settings import Count, NonNegative, PersonalSettings, Positive
 
 
 class FedETF(Method):

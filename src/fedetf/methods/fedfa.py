@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.config import NonNegative
 from fedetf.core.client import Batch, Client
 from fedetf.core.forms import Vector
 from fedetf.core.server import Server, Upload
@@ -16,6 +15,7 @@ from fedetf.core.state import State
 from fedetf.methods.base import Method, Scope
 from fedetf.nn.heads import AnchoredHead, Net, unit
 from fedetf.rng import global_stream, torch_stream
+from fedetf.settings import NonNegative
 
 
 class FedFA(Method):

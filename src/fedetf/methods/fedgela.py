@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.config import Count, Positive
 from fedetf.core.client import Batch, Client
 from fedetf.core.state import widest
 from fedetf.methods.base import Scope
 from fedetf.methods.on_etf import OnETF
 from fedetf.nn.heads import Net, StretchedETFHead
 from fedetf.rng import derive, global_stream
+from fedetf.settings import Count, Positive
 
 
 class FedGELA(OnETF):

@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.config import NonNegative
 from fedetf.core.client import Batch, Client
 from fedetf.core.state import widest
 from fedetf.methods.base import Method
 from fedetf.nn.losses import ZeroCount
+from fedetf.settings import NonNegative
 
 
 class FedLC(Method):

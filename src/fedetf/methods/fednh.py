@@ -7,7 +7,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.config import Positive
 from fedetf.core.client import Client
 from fedetf.core.forms import Rows
 from fedetf.core.server import Server, Upload
@@ -15,6 +14,7 @@ from fedetf.core.state import State
 from fedetf.methods.base import Method, Scope
 from fedetf.nn.heads import Net, PrototypeHead, unit
 from fedetf.rng import global_stream
+from fedetf.settings import Positive
 
 
 class FedNH(Method):

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import torch
 
-from fedetf.config import Settings
 from fedetf.core.client import Client
 from fedetf.core.forms import Vector
 from fedetf.core.server import Server, Upload
 from fedetf.core.state import State, widest
 from fedetf.errors import UserError
 from fedetf.methods.base import Method
+from fedetf.settings import Settings
 
 STEPS = "steps"
 

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.config import NonNegative, Positive
 from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method
+from fedetf.settings import NonNegative, Positive
 
 
 class FedNTD(Method):

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from fedetf.config import TrainSettings
 from fedetf.core.client import Client
 from fedetf.core.forms import LikeParameters
 from fedetf.methods.scaffold import Scaffold
+from fedetf.settings import TrainSettings
 
 
 class FedPVR(Scaffold):

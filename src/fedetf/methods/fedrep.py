@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from fedetf.config import PersonalSettings
 from fedetf.core.client import Client
 from fedetf.methods.base import Method, Scope
+from fedetf.settings import PersonalSettings
 
 
 class FedRep(Method):

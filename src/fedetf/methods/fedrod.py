@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedetf.config import NonNegative
 from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method, Scope
 from fedetf.nn.heads import Net, TwoHeads
 from fedetf.nn.losses import ZeroCount, balanced_cross_entropy
 from fedetf.rng import global_stream
+from fedetf.settings import NonNegative
 
 
 class FedRoD(Method):

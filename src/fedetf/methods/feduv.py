@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.config import NonNegative
 from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method
+from fedetf.settings import NonNegative
 
 
 class FedUV(Method):

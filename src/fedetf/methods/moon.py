@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedetf.config import NonNegative, Positive
 from fedetf.core.client import Batch, Client
 from fedetf.core.state import State, clone
 from fedetf.methods.base import Method
 from fedetf.nn.heads import Net, unit
+from fedetf.settings import NonNegative, Positive
 
 
 class MOON(Method):

@@ -7,7 +7,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedetf.config import Settings, TrainSettings
 from fedetf.core.client import Batch, Client
 from fedetf.core.forms import LikeParameters, Vector
 from fedetf.core.server import Server, Upload
@@ -17,6 +16,7 @@ from fedetf.methods.base import Method, check_plain_mean
 from fedetf.methods.fednova import STEPS, check_effective_steps, effective_steps, steps_of
 from fedetf.nn.heads import Net
 from fedetf.nn.losses import inner_product
+from fedetf.settings import Settings, TrainSettings
 
 
 class Scaffold(Method):

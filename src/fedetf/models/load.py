@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedetf.config import Settings, resolve, stored_settings
+from fedetf.config import resolve, stored_settings
 from fedetf.core.state import State, load_checked
 from fedetf.data.decode import picture_pixels
 from fedetf.data.load import IMAGE_ENDINGS
@@ -24,6 +24,7 @@ from fedetf.nn.heads import Net
 from fedetf.own_code import CODE, is_own
 from fedetf.runs.read import config_of, is_done, read_holdings, read_result
 from fedetf.runs.records import MOST_INPUTS, ModelNote, fitting
+from fedetf.settings import Settings
 
 MANY_CLASSES = 1000  # a head of fewer is made in no time; looking first would cost seconds of imports
 

@@ -10,12 +10,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fedetf.comparison.plan import PlannedRun
-from fedetf.config import Section, Settings, resolve, validated
+from fedetf.config import resolve, validated
 from fedetf.errors import UserError, unknown
 from fedetf.files import packaged
 from fedetf.runs.folder import file_name
 from fedetf.runs.identity import digest
 from fedetf.runs.read import ACCURACIES, FIRST_STEP
+from fedetf.settings import Section, Settings
 
 if sys.version_info >= (3, 11):
     import tomllib

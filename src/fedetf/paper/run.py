@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fedetf.comparison.run import RunsProgress, first_data, run_planned
-from fedetf.config import Settings, resolve
+from fedetf.config import resolve
 from fedetf.data import Partition, deal_out, load_dataset
 from fedetf.errors import UserError
 from fedetf.paper.experiment import Experiment, Part, Scale, ScaleName, Trial, load_experiment, load_scale, plan
 from fedetf.paper.verdicts import Results, collect
 from fedetf.runs.folder import file_name, locked
 from fedetf.runs.identity import decides_folder
+from fedetf.settings import Settings
 
 LONGEST = 100  # letters of a file's name
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedetf.comparison.ranking import Spread
-from fedetf.config import PersonalSettings
 from fedetf.methods import METHODS
 from fedetf.redact import bare, redacted
 from fedetf.runs.identity import decides_numbers, is_methods_own
 from fedetf.runs.read import Problem, Run, by_seed
+from fedetf.settings import PersonalSettings
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from fedetf.config import LAST
 from fedetf.data import Partition
 from fedetf.engines.job import Job
 from fedetf.federation import Outcome
+from fedetf.settings import LAST
 
 
 def percent(value: float | None) -> str:

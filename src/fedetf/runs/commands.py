@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedetf.config import ADDRESSES, to_toml
+from fedetf.config import to_toml
 from fedetf.files import is_file, read_text, write_whole
 from fedetf.redact import redacted
+from fedetf.settings import ADDRESSES
 
 COMMAND = "command.txt"  # in a comparison's folder: the commands that make it, one a line
 

@@ -14,7 +14,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from fedetf.config import Settings
 from fedetf.core.state import load_checked, save_state
 from fedetf.data import Partition
 from fedetf.engines.job import Job
@@ -27,6 +26,7 @@ from fedetf.methods import Server
 from fedetf.redact import bare
 from fedetf.runs.checkpoints import Checkpoint, newest
 from fedetf.runs.records import CONFIG, PARTITION, RESULT, ROUNDS, SCHEDULE, PersonalNote, fitting
+from fedetf.settings import Settings
 
 LOCK = ".lock"
 

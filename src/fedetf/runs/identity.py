@@ -18,8 +18,8 @@ need their settings no name of their own? That takes the last kind: :func:`decid
 import hashlib
 from typing import Any
 
-from fedetf.config import ADDRESSES, Settings, flat
 from fedetf.methods import make_method
+from fedetf.settings import ADDRESSES, Settings, flat
 
 WHERE = frozenset(f"engine.{name}" for name in ("name", "workers", "device", "checkpoint", "address"))
 MAY_CHANGE = WHERE | ADDRESSES

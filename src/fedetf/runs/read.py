@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedetf.config import ADDRESSES, LAST, Settings, flat
 from fedetf.errors import UserError, printable
 from fedetf.files import RECORD, UnfitFile, is_file, parse_json, read_json, read_text, read_toml
 from fedetf.redact import redacted
@@ -29,6 +28,7 @@ from fedetf.runs.records import (
     RunResult,
     fitting,
 )
+from fedetf.settings import ADDRESSES, LAST, Settings, flat
 
 ACCURACIES = ("general", "personal")  # metrics that every run has; all others but the next are of measure.collapse
 FIRST_STEP = "personal_first"  # personal accuracy after the first step of finetuning; most methods have no other

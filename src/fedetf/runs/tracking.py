@@ -11,12 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedetf.config import complete, flat
+from fedetf.config import complete
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener, Outcome, Round, summary
 from fedetf.files import is_file, read_text, real_folder, write_whole
 from fedetf.methods import Server
 from fedetf.redact import public_address, redacted
+from fedetf.settings import flat
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

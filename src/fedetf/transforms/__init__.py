@@ -4,11 +4,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedetf.config import UpdateSettings
 from fedetf.core.state import State, select, widest
 from fedetf.errors import RunError, UserError
 from fedetf.own_code import guarded
 from fedetf.plugins import Registry
+from fedetf.settings import UpdateSettings
 from fedetf.transforms.base import Shapes, Transform
 from fedetf.transforms.quantise import Quantise
 from fedetf.transforms.topk import TopK

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from fedetf.config import ServerSettings, TrainSettings, UpdateSettings
 from fedetf.core.server import combine as rules
 from fedetf.core.server.optimisers import initial_memory, is_plain, moved, zeros
 from fedetf.core.server.privacy import Noise, clipped
 from fedetf.core.server.weights import disco
 from fedetf.core.state import State, select, widest
+from fedetf.settings import ServerSettings, TrainSettings, UpdateSettings
 
 CENTRE = "centre."  # before the names of where centred clipping ended
 

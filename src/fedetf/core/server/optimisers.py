@@ -8,8 +8,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from fedetf.config import ServerSettings
 from fedetf.core.state import State, widest
+from fedetf.settings import ServerSettings
 
 RATES = {"momentum": 1.0, "adagrad": 0.1, "adam": 0.01, "yogi": 0.01}  # where server.lr is left out
 SLOTS = {"momentum": ("v",), "adagrad": ("v",), "adam": ("m", "v"), "yogi": ("m", "v")}

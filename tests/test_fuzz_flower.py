@@ -26,8 +26,8 @@ from sites import SITES, Wire, make_app, no_pauses
 from fedetf.core.soundness import defect
 from fedetf.core.state import State, clone
 from fedetf.engines.steps import Missing, Personal, Step, Trained
+from fedetf.engines.verdict import unfit
 from fedetf.errors import RunError
-from fedetf.federation import unfit
 from fedetf.flower.arrays import TYPES, numbers, to_arrays, to_state
 from fedetf.flower.bounds import SampleBound
 from fedetf.flower.engine import FlowerEngine

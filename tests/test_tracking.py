@@ -11,8 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import fedetf
 from fedetf import UserError
-from fedetf.federation import Listener, Outcome, Round
+from fedetf.federation import Listener
 from fedetf.methods import Server
+from fedetf.outcome import Outcome, Round
 from fedetf.runs.tracking import MLflow, TensorBoard, scalars
 
 SMALL = {"clients": 3, "epochs": 1, "model": "mlp"}

@@ -9,8 +9,9 @@ import fedetf
 from fedetf.core.server import Server, Upload
 from fedetf.core.server.weights import disco, label_distance
 from fedetf.engines.steps import Step
+from fedetf.engines.verdict import unlikely_distance
 from fedetf.engines.wire import pack_result, unpack_result
-from fedetf.federation import Federation, unlikely_distance
+from fedetf.federation import Federation
 from fedetf.flower.messages import pack_answer, unpack_answer
 from fedetf.settings import ServerSettings
 

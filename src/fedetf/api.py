@@ -20,11 +20,12 @@ from fedetf.engines.make import choose
 from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.features import runs_once, with_encoder, with_features
-from fedetf.federation import Federation, Listener, Outcome, Round, summary
+from fedetf.federation import Federation, Listener
 from fedetf.files import is_file, real_folder
 from fedetf.methods import Method, check_private, is_method, make_method
 from fedetf.nn.encoders import check_model, is_model
 from fedetf.nn.heads import Net
+from fedetf.outcome import Outcome, Round, summary
 from fedetf.runs.folder import RunFolder, check_free, check_same_partition, last_attempt, locked
 from fedetf.runs.identity import MAY_CHANGE, decides_folder
 from fedetf.runs.read import config_of

@@ -13,8 +13,9 @@ from fedetf.api import execute, prepare
 from fedetf.config import resolve
 from fedetf.data import Partition, load_dataset
 from fedetf.errors import UserError
-from fedetf.federation import Listener, Round
+from fedetf.federation import Listener
 from fedetf.metrics.skew import Skew, label_skew
+from fedetf.outcome import Round
 from fedetf.settings import Settings
 
 METHODS = ("fedavg", "fedetf")

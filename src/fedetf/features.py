@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fedetf.core.state import State
+from fedetf.core.threads import cpu_threads
 from fedetf.data.samples import Dataset, Samples
 from fedetf.engines.job import Job, placed, preparation
 from fedetf.engines.make import cores, find_device
-from fedetf.federation import cpu_threads
 from fedetf.nn.heads import Net
 from fedetf.settings import Settings
 

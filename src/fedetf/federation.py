@@ -3,51 +3,30 @@
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedetf import __version__
-from fedetf.core.forms import Sizes, misfit
+from fedetf.core.forms import Sizes
 from fedetf.core.server.privacy import epsilon
-from fedetf.core.soundness import defect, other_type, unsound
+from fedetf.core.soundness import defect
 from fedetf.core.state import State, clone, nbytes
-from fedetf.data.partition import Partition
+from fedetf.core.threads import cpu_threads
 from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
 from fedetf.engines.make import make_engine
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Missing, Personal, Trained
+from fedetf.engines.verdict import unfit, unlikely_distance
 from fedetf.engines.worker import sent_parameters
 from fedetf.errors import RunError, printable
-from fedetf.methods import Method, Scope, Server, Upload
+from fedetf.methods import Scope, Server, Upload
 from fedetf.metrics import Accuracy, Participant, Values, recall_per_class, sums_of
-from fedetf.provenance import commit
+from fedetf.outcome import Outcome, Round, mean
 from fedetf.settings import LAST
 from fedetf.transforms import make_compression
-
-
-@dataclass
-class Round:
-    """What came of one round; one line of rounds.jsonl."""
-
-    round: int
-    participants: list[int]
-    loss: float | None = None
-    general: float | None = None
-    bytes_up: int = 0
-    bytes_down: int = 0
-    seconds: float = 0.0
-    images: int = 0
-    trained: int = 0  # participants whose local training is over
-    samples: int = 0  # that those hold whose updates were folded in
-    refused: dict[int, str] = field(default_factory=dict)  # client -> why its update was left out
-    missing: dict[int, str] = field(default_factory=dict)  # client -> why there was none, on real sites
-    measures: Values = field(default_factory=dict)  # what the chosen metrics give besides the accuracy, where measured
 
 
 @dataclass
@@ -56,30 +35,6 @@ class Watched:
 
     start: State  # the encoder's trained tensors, before their training
     sums: State = field(default_factory=dict)
-
-
-@dataclass
-class Outcome:
-    """What came of a whole run."""
-
-    rounds: list[Round]
-    general: float | None  # accuracy of the final global model on the test set
-    general_last5: float | None  # the mean over the last five rounds; of a model that was finished afterwards, its own
-    bytes_up: int
-    bytes_down: int
-    model: State  # the final global model, fixed tensors included
-    personal: list[float | None]  # accuracy per client; None where the test split is empty; empty if not run
-    personal_curve: list[float]  # mean over clients, where the method notes it during the stage
-    personal_epochs: float  # local epochs of the personal stage, mean over clients
-    train_seconds: float
-    epsilon: float | None  # what the noised means reveal of one client, with update.delta; None without noise
-    metrics: dict[str, Values] = field(default_factory=dict)  # "general": of the final model; "personal": their mean
-    recall_per_class: list[float | None] | None = None  # of the final global model; None if there is none to test
-
-    @property
-    def personal_mean(self) -> float | None:
-        """The plain mean over clients that have a test split."""
-        return mean([a for a in self.personal if a is not None])
 
 
 class Listener:
@@ -384,80 +339,3 @@ class Federation:
             least = f"at least {self.engine.fewest} are needed"
             why = f"{sound} sound updates of {len(record.participants)}, {least} (client {client}: {problem})"
         raise RunError(f"round {record.round}: {why}")
-
-
-def unfit(result: Trained, method: Method, state: State, sizes: Sizes, max_ratio: float) -> str | None:
-    """What makes a result of training from the server's ``state`` unfit to be folded in; None if nothing does."""
-    sent, shared = result.upload.state, method.scoped(state, Scope.SHARED)
-    extras = {name: tensor for name, tensor in sent.items() if name not in shared}
-    return (
-        other_type(sent, shared)
-        or unsound(sent, shared, result.upload.images, max_ratio)
-        or misfit(extras, method.uploads, sizes, result.upload.samples)
-        or defect(result.private, {})
-    )
-
-
-def unlikely_distance(upload: Upload, classes: int) -> str | None:
-    """What is wrong with how far a client says its classes are from an even mix, for ``server.weights = "disco"``."""
-    most = math.log(classes)
-    if upload.distance is not None and 0 <= upload.distance <= most + 1e-9:
-        return None
-    return f"the distance of its classes from an even mix is no number from 0 to {most:.4g}"
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """The mean, or None of nothing."""
-    return sum(values) / len(values) if values else None
-
-
-def summary(job: Job, outcome: Outcome) -> dict[str, Any]:
-    """The content of result.json; accuracies are fractions, None where there is none."""
-    settings, partition = job.settings, job.partition
-    images = sum(r.images for r in outcome.rounds)
-    return {
-        "method": settings.method.name,
-        "dataset": settings.data.name,
-        "model": settings.model.name,
-        "seed": settings.seed,
-        "clients": len(partition),
-        "rounds": len(outcome.rounds),
-        "general": outcome.general,
-        "general_last5": outcome.general_last5,
-        "personal": outcome.personal_mean,
-        "personal_per_client": outcome.personal,
-        "personal_curve": outcome.personal_curve,
-        "metrics": outcome.metrics,
-        "recall_per_class": outcome.recall_per_class,
-        "epochs_train": epochs_trained(partition, outcome.rounds),
-        "epochs_personal": outcome.personal_epochs,
-        "clients_without_test": None if partition.elsewhere else sum(len(part) == 0 for part in partition.test),
-        "clients_with_one_class": None if partition.elsewhere else partition.single_class,
-        "refused_updates": sum(len(r.refused) for r in outcome.rounds),
-        "missing_updates": sum(len(r.missing) for r in outcome.rounds),
-        "epsilon": outcome.epsilon,
-        "bytes_up": outcome.bytes_up,
-        "bytes_down": outcome.bytes_down,
-        "images_per_second": images / outcome.train_seconds if outcome.train_seconds else None,
-        "version": __version__,
-        "commit": commit(),
-    }
-
-
-def epochs_trained(partition: Partition, rounds: Sequence[Round]) -> float:
-    """Local epochs per client, mean by data size; of data elsewhere, by what is known of those who took part."""
-    if not partition.elsewhere:
-        return sum(r.images for r in rounds) / sum(map(len, partition.train))
-    took_part = [(r, len(r.participants) - len(r.refused) - len(r.missing)) for r in rounds if r.samples]
-    return sum(r.images / r.samples * count for r, count in took_part) / len(partition)
-
-
-@contextmanager
-def cpu_threads(count: int) -> Iterator[None]:
-    """Run a block with so many CPU threads. How sums are split over threads changes their last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -17,13 +17,14 @@ from fedetf.config import resolve
 from fedetf.data import Dataset, Partition, Samples, load_dataset, load_share
 from fedetf.engines.job import Job
 from fedetf.errors import RunError, UserError, printable
-from fedetf.federation import Federation, Listener, Outcome, Round
+from fedetf.federation import Federation, Listener
 from fedetf.files import is_file, read_json, write_whole
 from fedetf.flower.bounds import SampleBound
 from fedetf.flower.engine import FlowerEngine
 from fedetf.flower.federate import Federate
 from fedetf.flower.privacy import PrivacyLedger
 from fedetf.methods import Server, check_private
+from fedetf.outcome import Outcome, Round
 from fedetf.runs.read import is_done
 from fedetf.runs.records import fitting
 from fedetf.settings import Settings

@@ -15,6 +15,7 @@ from fedetf.config import validated
 from fedetf.core.forms import Sizes, misfit
 from fedetf.core.soundness import defect, other_type
 from fedetf.core.state import State, save_state
+from fedetf.core.threads import cpu_threads
 from fedetf.data import Dataset, Samples, load_share
 from fedetf.data.partition import split_parts
 from fedetf.engines.job import Job
@@ -22,7 +23,6 @@ from fedetf.engines.make import find_device
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.engines.worker import Worker, sent_parameters
 from fedetf.errors import RunError, UserError
-from fedetf.federation import cpu_threads
 from fedetf.files import is_file, make_folder, read_text, write_whole
 from fedetf.flower.federate import Federate, underscored
 from fedetf.flower.messages import Order

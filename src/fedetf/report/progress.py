@@ -9,8 +9,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from fedetf.comparison.plan import PlannedRun
 from fedetf.comparison.run import RunsProgress
 from fedetf.engines.steps import Personal
-from fedetf.federation import Federation, Listener, Outcome, Round
+from fedetf.federation import Federation, Listener
 from fedetf.methods import Server
+from fedetf.outcome import Outcome, Round
 from fedetf.report.tables import percent
 
 

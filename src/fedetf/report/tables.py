@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fedetf.data import Partition
 from fedetf.engines.job import Job
-from fedetf.federation import Outcome
+from fedetf.outcome import Outcome
 from fedetf.settings import LAST
 
 

@@ -16,8 +16,9 @@ from fedetf.core.state import State, load_checked, save_state
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
-from fedetf.federation import Federation, Round
+from fedetf.federation import Federation
 from fedetf.files import UnfitFile, matching, remove
+from fedetf.outcome import Round
 from fedetf.runs.records import Count, Number, fitting
 
 NAME = re.compile(r"round-\d{5,}\.safetensors")

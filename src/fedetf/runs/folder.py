@@ -20,9 +20,10 @@ from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
-from fedetf.federation import Federation, Listener, Outcome, Round, summary
+from fedetf.federation import Federation, Listener
 from fedetf.files import RECORD, UnfitFile, append, is_file, make_folder, read_text, real_folder, remove, write_whole
 from fedetf.methods import Server
+from fedetf.outcome import Outcome, Round, summary
 from fedetf.redact import bare
 from fedetf.runs.checkpoints import Checkpoint, newest
 from fedetf.runs.records import CONFIG, PARTITION, RESULT, ROUNDS, SCHEDULE, PersonalNote, fitting

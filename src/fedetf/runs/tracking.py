@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedetf.config import complete
 from fedetf.errors import UserError
-from fedetf.federation import Federation, Listener, Outcome, Round, summary
+from fedetf.federation import Federation, Listener
 from fedetf.files import is_file, read_text, real_folder, write_whole
 from fedetf.methods import Server
+from fedetf.outcome import Outcome, Round, summary
 from fedetf.redact import public_address, redacted
 from fedetf.settings import flat
 

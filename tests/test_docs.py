@@ -30,7 +30,7 @@ from fedetf.comparison.plan import plan
 from fedetf.config import describe_settings, resolve
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
-from fedetf.methods import METHODS, make_method
+from fedetf.methods import METHODS, method_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -79,7 +79,7 @@ def check_command(words: list[str]) -> None:
         plan(options.methods, seeds, options.source, given_settings(options), options.equal_budget, options.out)
     elif words[0] == "run":
         settings = chosen_settings(options)
-        make_method(settings.method.model_dump(), settings.fidelity)
+        method_of(settings)
 
 
 def run_block(block: Block, names: dict[str, Any]) -> str:

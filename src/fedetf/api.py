@@ -22,7 +22,7 @@ from fedetf.errors import UserError
 from fedetf.features import runs_once, with_encoder, with_features
 from fedetf.federation import Federation, Listener
 from fedetf.files import is_file, real_folder
-from fedetf.methods import Method, check_private, is_method, make_method
+from fedetf.methods import Method, check_private, is_method, method_of
 from fedetf.nn.encoders import check_model, is_model
 from fedetf.nn.heads import Net
 from fedetf.outcome import Outcome, Round, summary
@@ -293,7 +293,7 @@ def prepare(
 
     ``dataset`` is what the settings name, for callers that have loaded it already.
     """
-    method = make_method(settings.method.model_dump(), settings.fidelity, own)
+    method = method_of(settings, own)
     check_partition(settings.data)
     if encoder is None:
         check_model(settings.model.name)  # what is wrong with these three is said before the data is read
@@ -313,7 +313,7 @@ def prepare_own(
     own_method: type[Method] | None,
 ) -> Job:
     """The same with the user's own data, where who holds what is given."""
-    method = make_method(settings.method.model_dump(), settings.fidelity, own_method)
+    method = method_of(settings, own_method)
     dataset, partition = from_clients(data, test, settings.data.test_fraction, settings.seed)
     own = settings.data.model_copy(update={"clients": len(partition), "partition": "given"})
     settings = settings.model_copy(update={"data": own})

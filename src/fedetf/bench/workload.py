@@ -9,7 +9,6 @@ from fedetf.config import resolve
 from fedetf.data.partition import Partition, dirichlet_partition, split_parts
 from fedetf.data.samples import Dataset, Samples
 from fedetf.engines.job import Job
-from fedetf.methods import make_method
 
 CLASSES = 10
 
@@ -27,7 +26,7 @@ def job(data: Dataset, partition: Partition, **settings: object) -> Job:
     """A job on such images; ``settings`` are dotted keys with __ for the dot."""
     keys = {key.replace("__", "."): value for key, value in settings.items()}
     resolved = resolve(None, {"data.name": "noise", "data.partition": "given", **keys})
-    return Job(resolved, make_method(resolved.method.model_dump()), data, partition)
+    return Job.make(resolved, data, partition)
 
 
 def training_job(scale: float, clients: int = 4, images: int = 1024, alpha: float = 0.0, **settings: object) -> Job:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedetf.config import resolve
 from fedetf.errors import UserError
-from fedetf.methods import find_method, make_method
+from fedetf.methods import find_method, method_of
 from fedetf.runs.folder import file_name
 from fedetf.runs.read import is_done
 from fedetf.settings import Settings
@@ -73,7 +73,7 @@ def plan(
     if equal_budget:
         planned = _with_equal_budget(planned)
     for _, settings in planned:
-        make_method(settings.method.model_dump(), settings.fidelity)
+        method_of(settings)
     folder = out or _default_folder([settings for _, settings in planned])
     runs = [PlannedRun(row, settings, folder / _run_name(row, settings.seed)) for row, settings in planned]
     if len({run.folder for run in runs}) < len(runs):
@@ -94,7 +94,7 @@ def _with_equal_budget(planned: list[tuple[Any, Settings]]) -> list[tuple[Any, S
     """Raise ``personal.epochs`` so that phases × epochs is the same for all: the least number that fits every one."""
     phases, wanted = [], 0
     for _, settings in planned:
-        method = make_method(settings.method.model_dump(), settings.fidelity)
+        method = method_of(settings)
         phases.append(method.personal_phases(settings.personal))
         epochs = settings.train.epochs if settings.personal.epochs is None else settings.personal.epochs
         wanted = max(wanted, phases[-1] * epochs)

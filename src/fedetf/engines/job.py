@@ -11,7 +11,7 @@ from fedetf.data.batches import Normalize
 from fedetf.data.partition import Partition
 from fedetf.data.samples import Dataset
 from fedetf.errors import UserError
-from fedetf.methods import Method, make_method
+from fedetf.methods import Method, method_of
 from fedetf.metrics import Suite, make_suite
 from fedetf.nn.encoders import build_encoder, own_encoder
 from fedetf.nn.heads import Net
@@ -45,7 +45,7 @@ class Job:
 
         The settings are completed by all of the method's own numbers.
         """
-        method = method or make_method(settings.method.model_dump(), settings.fidelity)
+        method = method or method_of(settings)
         method.check(settings)
         encoder = encoder if encoder is not None else own_encoder(settings.model.name, dataset.shape, settings.seed)
         section = MethodSettings(name=settings.method.name, **method.model_dump(exclude_none=True))

@@ -38,6 +38,7 @@ from fedetf.methods.moon import MOON
 from fedetf.methods.scaffold import Scaffold
 from fedetf.methods.spherefed import SphereFed
 from fedetf.plugins import Registry
+from fedetf.settings import Settings
 
 _PAPER = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH, FedETF)
 _FIXED_CLASSIFIERS = (FedBABU, SphereFed, FedGELA, FedDrPlus)
@@ -61,6 +62,7 @@ __all__ = [
     "find_method",
     "is_method",
     "make_method",
+    "method_of",
     "registry",
 ]
 
@@ -73,6 +75,11 @@ def make_method(section: Mapping[str, Any], fidelity: str = "paper", own: type[M
     if fidelity == "authors" and found is METHODS.get(name):
         found = AUTHORS.get(name, found)
     return validated(found, numbers, "method")
+
+
+def method_of(settings: Settings, own: type[Method] | None = None) -> Method:
+    """The method that settings describe."""
+    return make_method(settings.method.model_dump(), settings.fidelity, own)
 
 
 def find_method(name: str) -> type[Method]:

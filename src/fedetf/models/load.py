@@ -18,7 +18,7 @@ from fedetf.engines.job import Prepare, build_net, preparation
 from fedetf.errors import UserError
 from fedetf.features import with_encoder
 from fedetf.files import UnfitFile, below, is_file, real_folder
-from fedetf.methods import Method, find_method, is_method, make_method
+from fedetf.methods import Method, find_method, is_method, method_of
 from fedetf.nn.encoders import encoder_shapes, is_model, own_encoder
 from fedetf.nn.heads import Net
 from fedetf.own_code import CODE, is_own
@@ -138,7 +138,7 @@ def _ready(file: "SavedModel", method: type[Method] | None, model: nn.Module | N
         raise UserError(f"{file.path} was given its {missing} in Python; load it with fedetf.load(..., {missing}=...)")
     if file.client is None and not found.has_global:
         raise UserError(f"{settings.method.name} has no global model; choose a client's, with --client K (client=K)")
-    built = make_method(settings.method.model_dump(), settings.fidelity, found if method else None)
+    built = method_of(settings, found if method else None)
     inputs = Inputs(tuple(file.about.shape), getattr(torch, file.about.dtype))
     encoder = model if model is not None else own_encoder(settings.model.name, inputs.shape, settings.seed)
     classes = file.about.classes

@@ -18,7 +18,7 @@ need their settings no name of their own? That takes the last kind: :func:`decid
 import hashlib
 from typing import Any
 
-from fedetf.methods import make_method
+from fedetf.methods import method_of
 from fedetf.settings import ADDRESSES, Settings, flat
 
 WHERE = frozenset(f"engine.{name}" for name in ("name", "workers", "device", "checkpoint", "address"))
@@ -44,7 +44,7 @@ def is_methods_own(key: str) -> bool:
 
 def identity(settings: Settings) -> dict[str, Any]:
     """All that decides what a run's folder holds, by dotted key; of the method all of its numbers, given or not."""
-    method = make_method(settings.method.model_dump(), settings.fidelity)
+    method = method_of(settings)
     numbers = {"name": settings.method.name, **method.model_dump(exclude_none=True)}
     tree = {**settings.model_dump(exclude_none=True), "method": numbers}
     return {key: value for key, value in flat(tree).items() if decides_folder(key)}

@@ -11,6 +11,8 @@ import fedetf
 from fedetf import UserError
 from fedetf.config import resolve
 from fedetf.core.state import load_state
+from fedetf.runs.folder import default_folder
+from fedetf.settings import Settings
 
 SMALL = {"data.limit": 150}
 
@@ -25,6 +27,14 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> fedetf.Result:
 def folder(result: fedetf.Result) -> Path:
     assert result.folder is not None
     return result.folder
+
+
+def test_two_runs_of_the_same_second_have_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "20261118-120000")
+    first = default_folder(Settings(), "fedavg")
+    first.mkdir(parents=True)
+    assert str(default_folder(Settings(), "fedavg")) == f"{first}-2" == "runs/digits-fedavg-s7-20261118-120000-2"
 
 
 def test_it_holds_what_the_contract_says(folder: Path) -> None:

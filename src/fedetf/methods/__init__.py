@@ -24,14 +24,14 @@ from fedetf.methods.fedpvr import FedPVR
 from fedetf.methods.fedrep import FedRep
 from fedetf.methods.fedrod import FedRoD
 from fedetf.methods.moon import MOON
-from fedetf.methods.scaffold import Scaffold
+from fedetf.methods.scaffold import SCAFFOLD
 from fedetf.own_code import is_own, load_own, loaded
 from fedetf.server import Server, Upload
 
 _ALL = (
     *(FedAvg, FedNova),
     *(FedProx,),
-    *(FedDyn, Scaffold, FedPVR),
+    *(FedDyn, SCAFFOLD, FedPVR),
     *(Ditto, FedRep),
     *(FedRoD, CCVR),
     *(FedProto, FedNH),

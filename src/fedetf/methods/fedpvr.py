@@ -5,10 +5,10 @@ from typing import ClassVar
 from fedetf.client import Client
 from fedetf.config import TrainSettings
 from fedetf.forms import LikeParameters
-from fedetf.methods.scaffold import Scaffold
+from fedetf.methods.scaffold import SCAFFOLD
 
 
-class FedPVR(Scaffold):
+class FedPVR(SCAFFOLD):
     """SCAFFOLD's correction for the classifier alone, since it is the part that drifts most.
 
     The head trains without momentum and weight decay, as in the authors' code, so that its effective steps are its

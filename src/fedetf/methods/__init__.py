@@ -35,7 +35,7 @@ from fedetf.methods.fedrs import FedRS
 from fedetf.methods.feduv import FedUV
 from fedetf.methods.lgfedavg import LGFedAvg
 from fedetf.methods.moon import MOON
-from fedetf.methods.scaffold import Scaffold
+from fedetf.methods.scaffold import SCAFFOLD
 from fedetf.methods.spherefed import SphereFed
 from fedetf.plugins import Registry
 from fedetf.settings import Settings
@@ -44,7 +44,7 @@ _PAPER = (FedAvg, FedProx, FedDyn, Ditto, FedRep, FedRoD, CCVR, FedProto, FedNH,
 _FIXED_CLASSIFIERS = (FedBABU, SphereFed, FedGELA, FedDrPlus)
 _LOSSES = (FedLC, FedRS, FedDecorr, FedUV, FedNTD)
 _FEATURES = (MOON, FedFM, FedFA)
-_CLASSICS = (Scaffold, FedNova, FedPVR)
+_CLASSICS = (SCAFFOLD, FedNova, FedPVR)
 _PERSONAL = (FedPer, FedBN, LGFedAvg)
 _ALL = (*_PAPER, *_FIXED_CLASSIFIERS, *_LOSSES, *_FEATURES, *_CLASSICS, *_PERSONAL)
 METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}

@@ -63,7 +63,7 @@ class FedFA(Method):
     def upload(self, client: Client) -> State:
         """The model, and the client's anchors: μ^E A_c + (1 − μ^E) m_c, m_c its class mean; A_c of absent classes."""
         anchors, stays = client.received["head.prototypes"].clone(), self.mu**client.epochs
-        for c, h in client.class_features() if stays < 1 else ():
+        for c, h in client.class_features():
             anchors[c] = stays * anchors[c] + (1 - stays) * h.mean(dim=0)
         return {**super().upload(client), "anchors": anchors}
 

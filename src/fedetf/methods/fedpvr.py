@@ -4,11 +4,11 @@ from typing import ClassVar
 
 from fedetf.core.client import Client
 from fedetf.core.forms import LikeParameters
-from fedetf.methods.scaffold import Scaffold
+from fedetf.methods.scaffold import SCAFFOLD
 from fedetf.settings import TrainSettings
 
 
-class FedPVR(Scaffold):
+class FedPVR(SCAFFOLD):
     """SCAFFOLD's correction for the classifier alone, since it is the part that drifts most.
 
     The head trains without momentum and weight decay, as in the authors' code, so that its effective steps are its

@@ -19,7 +19,7 @@ from fedetf.nn.losses import inner_product
 from fedetf.settings import Settings, TrainSettings
 
 
-class Scaffold(Method):
+class SCAFFOLD(Method):
     """Control variates: c_k estimates the client's gradient, c that of all; local steps follow the difference too.
 
     c_k comes from the way that the client went, (wᵗ − w_k)/(η a_k) (option II of the paper), where a_k is FedNova's

@@ -34,7 +34,7 @@ LOCK = ".lock"
 
 
 def default_folder(settings: Settings, what: str) -> Path:
-    """``runs/<dataset>-<what>-s<seed>-<time>``; for a run, what is the method. Another one in that second is ``…-2``."""
+    """``runs/<dataset>-<what>-s<seed>-<time>``; for a run, what is the method. The next of that second is ``…-2``."""
     parts = file_name(settings.data.name), file_name(what), f"s{settings.seed}", time.strftime("%Y%m%d-%H%M%S")
     names = ("-".join(parts) + (f"-{number}" if number > 1 else "") for number in itertools.count(1))
     return next(path for name in names if not (path := Path("runs") / name).exists())

@@ -407,3 +407,12 @@ def test_no_pickle_is_read_from_files() -> None:
     sources = Path(fedetf.__file__).parent.rglob("*.py")
     users = {path.name for path in sources if re.search(r"pickle\.load|torch\.load\(", path.read_text("utf-8"))}
     assert users == {"memory.py"}  # between a process and its own workers
+
+
+def test_a_fork_server_that_is_just_dying_is_replaced() -> None:
+    """Its socket is closed a moment before it can be seen to be dead; the next call must not get it again."""
+    for _ in range(5):
+        os.kill(fork_server().pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            fork_server().fork([0]).close()
+        fork_server().fork([0]).close()

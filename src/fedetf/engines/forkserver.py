@@ -54,8 +54,13 @@ class ForkServer:
     def fork(self, descriptors: Sequence[int]) -> Connection:
         """A new worker that has the open files ``descriptors``; returns the connection to it."""
         mine, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._socket, [b"fork"], [theirs.fileno(), *descriptors])
+        try:
+            with theirs:
+                socket.send_fds(self._socket, [b"fork"], [theirs.fileno(), *descriptors])
+        except OSError:
+            mine.close()
+            self._process.wait()  # its socket closes a moment before it can be seen that it is dead
+            raise
         return Connection(mine.detach())
 
     def close(self) -> None:

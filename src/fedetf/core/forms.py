@@ -1,7 +1,7 @@
 """What travels besides the model, as a method declares it: what engines check and documents show."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,6 +65,19 @@ class Sizes:
             else:
                 total += sum(dtype.itemsize * math.prod(shape) for dtype, shape in self.of(name, form).values())
         return total
+
+
+def class_means(held: Sequence[tuple[int, int, Tensor]]) -> State:
+    """Rows of (class, number of samples, mean ``[D]``) as ``classes``, ``counts`` and ``means``; empty without any."""
+    if not held:
+        return {}
+    classes, counts, means = zip(*held, strict=True)
+    device = means[0].device
+    return {
+        "classes": torch.tensor(classes, device=device),
+        "counts": torch.tensor(counts, device=device),
+        "means": torch.stack(means),
+    }
 
 
 def misfit(extras: State, forms: Forms, sizes: Sizes, samples: float = math.inf) -> str | None:

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedetf.core.client import Batch, Client
-from fedetf.core.forms import Rows
+from fedetf.core.forms import Rows, class_means
 from fedetf.core.server import Server, Upload
 from fedetf.core.state import State
 from fedetf.methods.base import Method, Scope
@@ -56,14 +56,8 @@ class FedFM(Method):
 
     def upload(self, client: Client) -> State:
         """The model, and for each class that the client holds its mean feature by the received model."""
-        state = super().upload(client)
         held = [(c, len(h), h.mean(dim=0)) for c, h in client.class_features(client.received)] if self.lam else []
-        if held:
-            device = client.counts.device
-            state["classes"] = torch.tensor([c for c, _, _ in held], device=device)
-            state["counts"] = torch.tensor([n for _, n, _ in held], device=device)
-            state["means"] = torch.stack([mean for _, _, mean in held])
-        return state
+        return {**super().upload(client), **class_means(held)}
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """FedAvg for the model; A_c is the mean over all samples of class c that participants hold, or stays."""

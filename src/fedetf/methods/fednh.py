@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedetf.core.client import Client
-from fedetf.core.forms import Rows
+from fedetf.core.forms import Rows, class_means
 from fedetf.core.server import Server, Upload
 from fedetf.core.state import State
 from fedetf.methods.base import Method, Scope
@@ -44,14 +44,8 @@ class FedNH(Method):
 
     def upload(self, client: Client) -> State:
         """The model, and for each class that the client holds its mean and how much that counts."""
-        state = super().upload(client)
         held = [(c, n, mean) for c, n, mean in self.class_means(client) if mean.any()]
-        if held:
-            device = client.counts.device
-            state["classes"] = torch.tensor([c for c, _, _ in held], device=device)
-            state["counts"] = torch.tensor([n for _, n, _ in held], device=device)
-            state["means"] = torch.stack([mean for _, _, mean in held])
-        return state
+        return {**super().upload(client), **class_means(held)}
 
     def class_means(self, client: Client) -> list[tuple[int, int, Tensor]]:
         """Class, number of samples, and direction of the mean of h/‖h‖ in eval mode; 0 if features cancel out."""

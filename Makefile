@@ -22,7 +22,7 @@ test: setup lint docs
 
 # Strangers' settings, command lines, files and messages: 10,000 new examples of each test, hours on two cores.
 fuzz: setup
-	FEDETF_FUZZ=10000 $(BIN)/pytest --numprocesses auto --dist loadgroup --timeout 0 -p no:cacheprovider $(wildcard tests/test_fuzz_*.py)
+	FEDETF_FUZZ=10000 $(BIN)/pytest --numprocesses auto --dist loadgroup --timeout 0 -p no:cacheprovider $(wildcard tests/*/test_fuzz_*.py)
 
 coverage: setup
 	$(PYTEST) --cov --cov-report=term

@@ -182,7 +182,7 @@ def grouped(names: Any) -> list[str]:
 
 
 def test_named_tests_exist() -> None:
-    files = list((ROOT / "tests").glob("test_*.py"))
+    files = list((ROOT / "tests").rglob("test_*.py"))
     there = {name for path in files for name in (path.stem, *re.findall(r"def (test_\w+)", path.read_text("utf-8")))}
     for page in PAGES:
         named = set(re.findall(r"\b(test_[a-z]\w+?)(?:\.py)?`", page.read_text("utf-8")))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from processes import children, command
+from same import OPTIONS, SMALL, assert_equal
 
 import fedetf
 from fedetf.cli import main
@@ -22,7 +23,6 @@ from fedetf.federation import Listener
 
 ray = pytest.importorskip("ray", reason="the extra fedetf[ray] is not installed")
 
-from test_engines import OPTIONS, SMALL, assert_equal  # noqa: E402  # after the skip
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,6 +16,7 @@ import pytest
 import torch
 from processes import children
 from pydantic import Field
+from same import OPTIONS, SMALL, assert_equal
 from torch import nn
 
 import fedetf
@@ -29,23 +30,7 @@ from fedetf.errors import RunError, StepError, UserError
 from fedetf.federation import Listener
 from fedetf.methods import METHODS, Upload
 
-OPTIONS = {
-    "dataset": "digits",
-    "clients": 5,
-    "alpha": 0.3,
-    "participation": 0.6,
-    "rounds": 2,
-    "epochs": 1,
-}
-SMALL = {"data.limit": 300, "data.test_limit": 60, "personal.rounds": 1, "train.batch_size": 16}
 THREE = {"engine": "processes", "workers": 3}
-
-
-def assert_equal(a: fedetf.Result, b: fedetf.Result) -> None:
-    assert all(torch.equal(tensor, b.outcome.model[name]) for name, tensor in a.outcome.model.items())
-    assert a.personal_per_client == b.personal_per_client
-    assert [r.loss for r in a.rounds] == [r.loss for r in b.rounds]
-    assert a.general == b.general
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from fedetf.files import (
     write_whole,
 )
 
-SOURCE = Path(__file__).parent.parent / "src/fedetf"
+SOURCE = Path(__file__).parents[2] / "src/fedetf"
 # Ways past the door, and the few that there are for a reason.
 OTHER_WAYS = re.compile(
     r"(?<![\w.])open\(|os\.open\(|\.open\(|\.unlink\(|\.(read|write)_(text|bytes)\(|\.mkdir\(|\.touch\("

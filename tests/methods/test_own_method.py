@@ -14,7 +14,7 @@ from fedetf.methods import METHODS, find_method
 
 pytestmark = pytest.mark.slow
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "own_method.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_method.py"
 SMALL = ["--clients", "3", "--rounds", "1", "--epochs", "1", "--set", "data.limit=100"]
 
 

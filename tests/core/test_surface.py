@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from processes import in_child
+from same import assert_equal, assert_same_run
 from sites import Wire, assert_same_model, make_app, no_pauses
-from test_engines import assert_equal
-from test_resume import assert_same_run, in_child
 
 import fedetf
 from fedetf.api import prepare
@@ -24,7 +24,7 @@ from fedetf.methods import Method
 
 __all__ = ["no_pauses"]
 
-EXAMPLES = Path(__file__).parent.parent / "examples" / "more_methods.py"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "more_methods.py"
 FOUR = [f"{EXAMPLES}:{name}" for name in ("Contrast", "Correct", "Mirror", "Agree")]
 SMALL = {"data.limit": 120, "data.test_limit": 40, "train.batch_size": 16, "personal.enabled": False}
 OPTIONS = {"clients": 4, "alpha": 0.5, "participation": 0.75, "rounds": 3, "epochs": 1}

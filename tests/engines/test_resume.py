@@ -8,23 +8,21 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from processes import children, command
+from processes import children, command, in_child
 from rich.console import Console
+from same import assert_same_run
 
 import fedetf
 from fedetf.cli import main
 from fedetf.core.state import load_state
-from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.federation import Listener
 from fedetf.report.progress import make_progress
-from fedetf.runs.checkpoints import newest
 
 OPTIONS = {
     "dataset": "digits",
@@ -36,49 +34,6 @@ OPTIONS = {
     "engine": "serial",
     "settings": {"data.limit": 300, "data.test_limit": 50, "personal.rounds": 1, "measure.tensorboard": False},
 }
-
-
-def assert_same_run(a: Path, b: Path) -> None:
-    """Every tensor of every file, every number but the times."""
-    names = [
-        {path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors") if "clients/" not in str(path)}
-        for folder in (a, b)
-    ]
-    assert names[0] == names[1]
-    for name in names[0]:
-        one, other = load_state(a / name), load_state(b / name)
-        assert one.keys() == other.keys()
-        assert all(torch.equal(tensor, other[key]) for key, tensor in one.items()), name
-    kept = [newest(folder / "checkpoints", PrivateStates(folder / "clients")) for folder in (a, b)]
-    assert kept[0] is not None
-    assert kept[1] is not None
-    assert kept[0].clients == kept[1].clients
-    for client, round in kept[0].clients.items():
-        one, other = (load_state(folder / f"clients/{client}-{round:05d}.safetensors") for folder in (a, b))
-        assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
-    assert _numbers(a) == _numbers(b)
-
-
-def _numbers(folder: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    result = json.loads((folder / "result.json").read_text())
-    return [{k: v for k, v in d.items() if k not in ("seconds", "images_per_second")} for d in (*lines, result)]
-
-
-def in_child(work: Callable[[], object], then: Callable[[int], object] = bool) -> int:
-    """Run ``work`` in a fork of this process, ``then`` here with its pid; returns the status it ended with."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    then(pid)
-    return os.waitpid(pid, 0)[1]
 
 
 def go_on(folder: Path, method: str) -> None:

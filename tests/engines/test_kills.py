@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from processes import children
-from test_resume import assert_same_run
+from same import assert_same_run
 
 from fedetf.cli import main
 

@@ -5,6 +5,7 @@ are read, and no more of them than a file of their kind can hold; temporary file
 but regular files. Whatever the system refuses comes out as an OSError that names the path.
 """
 
+import errno
 import json
 import os
 import re
@@ -23,6 +24,10 @@ if sys.version_info >= (3, 11):
 else:  # the same, before it moved here
     import tomli as tomllib
 
+# What the system says of a name that no file can have, and of a place where this user can put none: give another. All
+# else (a full disk, a failing one, too many open files) has nothing to do with what was asked for.
+BAD_NAMES = {errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
+_WRONG_PLACE = {*BAD_NAMES, errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS}
 MIB = 2**20
 # The most that a file of a kind may hold: settings and notes; JSON about rounds and clients; tensors; a picture.
 NOTE, RECORD, TENSORS, PICTURE = 4 * MIB, 512 * MIB, 64 * 1024 * MIB, 1024 * MIB
@@ -171,6 +176,8 @@ def make_folder(path: Path, private: bool = False) -> None:
     try:
         path.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     except OSError as error:
+        if error.errno not in _WRONG_PLACE:
+            raise
         raise UserError(f"cannot write to {path}: {error.strerror}; give another --out") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to {path}: no permission; give another --out")

@@ -383,6 +383,32 @@ def test_an_export_to_a_full_disk(small_disk: Path, finished: Path, ending: str)
     assert [path.name for path in small_disk.iterdir()] == ["filling"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ["for no byte", "for no file"])
+def test_every_command_that_writes_fails_on_a_full_disk(small_disk: Path, finished: Path, room: str) -> None:
+    """With status 1, since what the user asked for was right."""
+    (small_disk / "filling").write_bytes(bytes(2**20))
+    (small_disk / "runs").mkdir()
+    if room == "for no file":
+        subprocess.run(["mount", "-o", "remount,size=20m,nr_inodes=3", str(small_disk)], check=True)
+    data = ["--dataset", "digits", "--clients", "2", "--set", "data.limit=60"]
+    for line in (
+        ["report", str(finished), "--out", str(small_disk / "page.html")],
+        ["report", str(finished), "--out", str(small_disk / "new" / "page.html")],
+        ["diagnose", *data, "--seeds", "7", "--rounds", "1", "--out", str(small_disk / "new" / "page.html")],
+        ["partition", *data, "--out", str(small_disk / "new")],
+        ["run", *data, "--model", "mlp", "--rounds", "1", "--out", str(small_disk / "runs" / "new")],
+        ["compare", *data, "--methods", "fedavg", "--seeds", "0", "--rounds", "1", "--out", str(small_disk / "new")],
+        ["reproduce", "table1", "--scale", "smoke", "--out", str(small_disk / "new")],
+        ["export", str(finished), "--to", str(small_disk / "new" / "model.safetensors")],
+        ["flower", "new", str(small_disk / "app")],
+    ):
+        status, _, said = call(*line)
+        assert status == 1, (line, said)
+        assert "No space left on device; free some space" in said
+        assert str(small_disk) in said
+
+
 def test_an_app_on_a_full_disk_is_not_half_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, content: bytes) -> None:
         if path.name == "settings.toml":

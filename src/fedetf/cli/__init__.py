@@ -16,6 +16,7 @@ from fedetf import __version__
 from fedetf.cli import bench, compare, diagnose, flower, lists, partition, report, reproduce, run, use
 from fedetf.cli.flags import LINE, Parser
 from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory, printable
+from fedetf.files import BAD_NAMES
 from fedetf.redact import redacted
 
 
@@ -50,7 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 UNEXPECTED = "fedetf met something that it does not know; FEDETF_DEBUG=1 shows where, please report it"
-BAD_NAMES = {errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
 ADVICE = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",

@@ -139,6 +139,8 @@ def _parquet_splits(folder: Path) -> dict[str, Any]:
         try:
             splits.setdefault(split, []).append(pyarrow.parquet.read_table(path))
         except (pyarrow.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the system's, not of what the file holds
+                raise
             reason = str(error).splitlines()[0]
             raise UserError(f"{path} is not a whole Parquet file ({reason}); fetch it again") from None
     try:

@@ -4,8 +4,7 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -47,9 +46,8 @@ def write_report(folders: Sequence[str | Path], out: str | Path, about: About | 
     Runs that are unfinished or damaged are named on the page and left out of its numbers. ``about`` stands above all.
     """
     path = Path(out)
-    with _writing(path):
-        if path.suffix != ".html" or path.is_dir():
-            raise UserError(f"the report is an HTML file; give --out a name that ends with .html, not {str(path)!r}")
+    if path.suffix != ".html" or path.is_dir():
+        raise UserError(f"the report is an HTML file; give --out a name that ends with .html, not {str(path)!r}")
     runs, left_out = gather([Path(folder) for folder in folders])
     if not runs:
         first = left_out[0]
@@ -57,19 +55,8 @@ def write_report(folders: Sequence[str | Path], out: str | Path, about: About | 
     arranged = arrange(runs)
     left_out = [*left_out, *arranged.doubles]
     make_folder(path.parent)
-    content = render(arranged, left_out, about).encode()
-    with _writing(path):
-        write_whole(path, content)
+    write_whole(path, render(arranged, left_out, about).encode())
     return Report(path, sum(len(group.runs) for group in arranged.groups), left_out)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """A file that cannot be written, whatever the reason, is the user's to mend."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; give another --out") from None
 
 
 def render(arranged: Arrangement, left_out: Sequence[Problem] = (), about: About | None = None) -> str:

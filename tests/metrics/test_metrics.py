@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 import torch
 from conftest import blobs
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss, recall_score, roc_auc_score
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    balanced_accuracy_score,
+    brier_score_loss,
+    f1_score,
+    log_loss,
+    multilabel_confusion_matrix,
+    recall_score,
+    roc_auc_score,
+)
 from torch import Tensor
 
 import fedetf
@@ -61,6 +72,78 @@ def predictions(rows: slice = slice(None)) -> Predictions:
 
 def from_parts(suite: Suite) -> dict[str, Tensor]:
     return reduce(suite.merge, [suite.part(predictions(slice(a, b))) for a, b in PARTS])
+
+
+def expected_calibration_error(y: np.ndarray, p: np.ndarray) -> float:
+    """By scikit-learn's bins of confidence: [0, 1/15], (1/15, 2/15], …"""
+    right, confidence = p.argmax(1) == y, p.max(1)
+    accuracies, confidences = calibration_curve(right, confidence, n_bins=15)
+    sizes = np.bincount(np.digitize(confidence, np.linspace(0, 1, 16)[1:-1], right=True), minlength=15)
+    return float((sizes[sizes > 0] * np.abs(accuracies - confidences)).sum() / len(y))
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_every_metric_of_predictions_is_scikit_learns(classes: int, ties: bool) -> None:
+    rng = np.random.default_rng(classes)
+    logits, y = torch.from_numpy(rng.normal(size=(203, classes))), torch.from_numpy(rng.integers(classes, size=203))
+    logits = torch.log(logits.exp().mul(4).ceil()) if ties else logits
+    names = ["macro_f1", "sensitivity", "specificity", "auroc", "average_precision", "log_loss", "brier", "ece"]
+    suite, totals = make_suite(names), torch.bincount(y, minlength=classes)
+    cuts = [(0, 2), (2, 2), (2, 150), (150, 203)]
+    parts = [suite.part(Predictions(logits[a:b], y[a:b], logits[a:b], totals)) for a, b in cuts]
+    found = suite.values(reduce(suite.merge, parts))
+    p, answers, truth = logits.softmax(1).numpy(), logits.argmax(1).numpy(), y.numpy()
+    tn, fp, *_ = multilabel_confusion_matrix(truth, answers).reshape(-1, 4).T
+    two, one_hot = classes == 2, np.eye(classes)[truth]
+    binary = {"sensitivity": recall_score(truth, answers, average=None)[-1], "specificity": (tn / (tn + fp))[-1]}
+    mean = {"sensitivity": recall_score(truth, answers, average="macro"), "specificity": (tn / (tn + fp)).mean()}
+    assert found == pytest.approx(
+        {
+            "accuracy": accuracy_score(truth, answers),
+            "macro_f1": f1_score(truth, answers, average="macro"),
+            **(binary if two else mean),
+            "auroc": roc_auc_score(truth, p[:, 1] if two else p, multi_class="ovr"),
+            "average_precision": average_precision_score(truth if two else one_hot, p[:, 1] if two else p),
+            "log_loss": log_loss(truth, p),
+            "brier": brier_score_loss(truth, p[:, 1] if two else p),
+            "ece": expected_calibration_error(truth, p),
+        },
+        abs=1e-9,
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "undefined"),
+    [
+        ([0, 0, 0], {"sensitivity", "auroc", "average_precision"}),
+        ([1, 1, 1], {"specificity", "auroc"}),
+        ([0, 1, 1], set()),
+    ],
+)
+def test_a_class_that_is_missing_leaves_undefined_what_rests_on_it(labels: list[int], undefined: set[str]) -> None:
+    y, logits = torch.tensor(labels), torch.tensor([[2.0, 1.0], [0.0, 1.0], [0.5, 1.0]])
+    suite = make_suite(METRICS).personal
+    found = suite.values(suite.part(Predictions(logits, y, logits, torch.bincount(y, minlength=2))))
+    assert {name for name, value in found.items() if value is None} == undefined
+
+
+def test_of_several_classes_those_that_occur_count() -> None:
+    """As if the missing class did not exist, but for the probability that goes to it."""
+    suite = make_suite(["auroc", "average_precision", "sensitivity", "specificity"])
+    found, p, y = suite.values(from_parts(suite)), SCORES.softmax(1).numpy(), LABELS.numpy()
+    present = [0, 1, 3]
+    assert found["auroc"] == pytest.approx(np.mean([roc_auc_score(y == c, p[:, c]) for c in present]))
+    precisions = [average_precision_score(y == c, p[:, c]) for c in present]
+    assert found["average_precision"] == pytest.approx(np.mean(precisions))
+    answers = SCORES.argmax(1).numpy()
+    assert found["sensitivity"] == pytest.approx(np.mean([(answers[y == c] == c).mean() for c in present]))
+    assert found["specificity"] == pytest.approx(np.mean([(answers[y != c] != c).mean() for c in present]))
+
+
+def test_metrics_that_rest_on_the_same_sums_share_them() -> None:
+    suite = make_suite(["macro_f1", "sensitivity", "auroc", "average_precision"])
+    assert sorted(suite.part(predictions())) == ["accuracy.confusion", "auroc.p", "auroc.y"]
 
 
 def test_each_metric_is_scikit_learns_merged_from_uneven_parts() -> None:

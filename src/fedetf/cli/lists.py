@@ -102,7 +102,12 @@ def _metrics() -> list[Row]:
     from fedetf.metrics import registry
     from fedetf.plugins import first_line
 
-    return [_row(each, first_line(each.thing)) for each in registry.listing()]
+    rows = []
+    for each in registry.listing():
+        given = each.thing.quantities() if each.thing else []
+        title, better = (given[0].title, given[0].better) if len(given) == 1 else (f"{len(given)} values", None)
+        rows.append(_row(each, first_line(each.thing), title=title if given else None, better=better))
+    return rows
 
 
 def _transforms() -> list[Row]:

@@ -7,15 +7,33 @@ from fedetf.errors import UserError
 from fedetf.metrics.accuracy import Accuracy, is_correct, recall_per_class
 from fedetf.metrics.balanced_accuracy import BalancedAccuracy
 from fedetf.metrics.base import Metric, Participant, Predictions, Quantity, Values
+from fedetf.metrics.brier import Brier
+from fedetf.metrics.calibration import ECE
 from fedetf.metrics.collapse import Collapse, class_statistics, collapse
 from fedetf.metrics.consistency import Consistency
 from fedetf.metrics.cosines import Cosines
 from fedetf.metrics.log_loss import LogLoss
+from fedetf.metrics.macro_f1 import MacroF1
+from fedetf.metrics.scores import AUROC, AveragePrecision
+from fedetf.metrics.sensitivity import Sensitivity, Specificity
 from fedetf.metrics.skew import label_skew
 from fedetf.metrics.suite import Suite, sums_of
 from fedetf.plugins import Registry
 
-_ALL = (Accuracy, BalancedAccuracy, LogLoss, Collapse, Consistency)
+_ALL = (
+    Accuracy,
+    BalancedAccuracy,
+    MacroF1,
+    Sensitivity,
+    Specificity,
+    AUROC,
+    AveragePrecision,
+    LogLoss,
+    Brier,
+    ECE,
+    Collapse,
+    Consistency,
+)
 METRICS: dict[str, type[Metric]] = {metric.name: metric for metric in _ALL}
 QUANTITIES: list[Quantity] = [quantity for metric in _ALL for quantity in metric.quantities()]  # all that they give
 

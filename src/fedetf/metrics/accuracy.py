@@ -22,21 +22,24 @@ class Accuracy(Metric):
     about: ClassVar = "The share of samples that are classified right."
 
     def part(self, seen: Predictions) -> State:
-        """For each class, how many samples there are and how many of them are classified right: ``[C]``."""
-        none = torch.zeros(len(seen.totals), dtype=torch.int64, device=seen.y.device)
-        right = is_correct(seen.logits, seen.y)
-        return {
-            "count": none.index_add(0, seen.y, torch.ones_like(seen.y)),
-            "correct": none.index_add(0, seen.y, right.to(torch.int64)),
-        }
+        """The confusion matrix: how many samples of each class (rows) were called which (columns), ``[C, C]``."""
+        C = len(seen.totals)
+        pairs = seen.y * C + seen.logits.argmax(dim=1)
+        return {"confusion": torch.bincount(pairs, minlength=C * C).view(C, C)}
 
     def value(self, sums: State) -> Values:
         """Over all samples, whatever their class."""
-        count = int(sums["count"].sum())
-        return {self.name: int(sums["correct"].sum()) / count if count else None}
+        count = int(sums["confusion"].sum())
+        return {self.name: int(sums["confusion"].diagonal().sum()) / count if count else None}
 
 
 def recall_per_class(sums: State) -> list[float | None]:
     """The share of each class that is classified right, from the sums of :class:`Accuracy`; None of an absent class."""
-    pairs = zip(sums["correct"].tolist(), sums["count"].tolist(), strict=True)
-    return [correct / count if count else None for correct, count in pairs]
+    confusion = sums["confusion"]
+    return ratios(confusion.diagonal(), confusion.sum(dim=1))
+
+
+def ratios(parts: Tensor, wholes: Tensor) -> list[float | None]:
+    """Of each class, one count by another; None where the other is 0."""
+    pairs = zip(parts.tolist(), wholes.tolist(), strict=True)
+    return [part / whole if whole else None for part, whole in pairs]

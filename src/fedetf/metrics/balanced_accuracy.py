@@ -1,6 +1,7 @@
 """Balanced accuracy: every class counts the same, however many samples it has."""
 
 import statistics
+from collections.abc import Iterable
 from typing import ClassVar
 
 from fedetf.core.state import State
@@ -17,5 +18,10 @@ class BalancedAccuracy(Accuracy):
 
     def value(self, sums: State) -> Values:
         """Over classes."""
-        recalls = [recall for recall in recall_per_class(sums) if recall is not None]
-        return {self.name: statistics.mean(recalls) if recalls else None}
+        return {self.name: mean_of_known(recall_per_class(sums))}
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """The mean over the classes that have a value; None if none has."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

@@ -52,6 +52,9 @@ class Participant:
     vectors: Tensor | None  # its class vectors [C, d]; None if its head has none
 
 
+_SUMMING = {"part", "client_part", "model_part", "merge", "concatenated"}  # what decides a metric's sums
+
+
 class Metric(ABC):
     """A metric: what it sums up over parts of the data, and the values that follow from the sums.
 
@@ -59,7 +62,8 @@ class Metric(ABC):
     added, or put one after the other if ``concatenated`` names them. :meth:`value` sees the merged ones. Parts come
     from the samples of a test set (:meth:`part`), from the participants of a round (:meth:`client_part`), and from the
     global model itself (:meth:`model_part`); a metric takes what it needs. It holds nothing: one object serves all
-    models. A class without a name goes by its own name in small letters.
+    models. A class without a name goes by its own name in small letters. One that takes over another's sums as they are
+    and only values them anew shares them: they are computed and travel once.
 
     Examples
     --------
@@ -74,6 +78,7 @@ class Metric(ABC):
     """
 
     name: ClassVar[str] = "metric"
+    basis: ClassVar[str] = "metric"  # the name of the metric whose sums these are
     title: ClassVar[str] = ""
     better: ClassVar[Better | None] = "higher"
     about: ClassVar[str] = ""
@@ -84,6 +89,8 @@ class Metric(ABC):
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
+        if _SUMMING & vars(cls).keys():
+            cls.basis = cls.name
 
     @classmethod
     def quantities(cls) -> Sequence[Quantity]:

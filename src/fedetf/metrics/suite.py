@@ -69,12 +69,14 @@ class Suite:
         return {name: _finite(value) for name, value in values.items()}
 
     def _together(self, part_of: Callable[[Metric], State]) -> State:
-        return {f"{m.name}.{name}": tensor for m in self.metrics for name, tensor in part_of(m).items()}
+        """The sums of all; those that several share once."""
+        summing = {metric.basis: metric for metric in self.metrics}.values()
+        return {f"{m.basis}.{name}": tensor for m in summing for name, tensor in part_of(m).items()}
 
 
 def sums_of(metric: type[Metric] | Metric, sums: State) -> State:
     """A metric's own sums among those of all."""
-    prefix = f"{metric.name}."
+    prefix = f"{metric.basis}."
     return {name.removeprefix(prefix): tensor for name, tensor in sums.items() if name.startswith(prefix)}
 
 

@@ -1,0 +1,103 @@
+"""Many methods over many settings (Demšar 2006): Friedman's test, Nemenyi's critical difference, Holm's correction."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+LEAST_BLOCKS, LEAST_METHODS = 5, 3  # fewer are too few for a critical-difference diagram
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's correction of the p values of several comparisons, in their order.
+
+    >>> [round(value, 6) for value in holm([0.03, 0.01, 0.04])]
+    [0.06, 0.03, 0.06]
+    """
+    corrected, largest = [0.0] * len(p), 0.0
+    for place, number in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        largest = max(largest, min(1.0, (len(p) - place) * p[number]))
+        corrected[number] = largest
+    return corrected
+
+
+def critical_difference(methods: int, blocks: int, level: float = 0.05) -> float:
+    """Nemenyi's: mean ranks that differ by so much differ at that level.
+
+    >>> round(critical_difference(4, 14), 2)
+    1.25
+    """
+    q = float(stats.studentized_range.ppf(1 - level, methods, math.inf)) / math.sqrt(2)
+    return q * math.sqrt(methods * (methods + 1) / (6 * blocks))
+
+
+def groups(ranks: Sequence[float], width: float) -> list[tuple[int, ...]]:
+    """The largest sets of neighbours whose extremes differ by less than ``width``, by number; none of one alone.
+
+    >>> groups([3.8, 3.0, 1.5, 1.7], 1.9)
+    [(2, 3, 1), (1, 0)]
+    """
+    order = sorted(range(len(ranks)), key=lambda i: ranks[i])
+    found: list[tuple[int, ...]] = []
+    for start, first in enumerate(order):
+        near = tuple(i for i in order[start:] if ranks[i] - ranks[first] < width)
+        if len(near) > 1 and not (found and set(near) <= set(found[-1])):
+            found.append(near)
+    return found
+
+
+@dataclass(frozen=True)
+class Friedman:
+    """Whether methods differ over blocks, and who differs from whom."""
+
+    blocks: int
+    ranks: list[float]  # mean rank of each method, 1 is best
+    chi2: float
+    chi2_p: float
+    f: float  # Iman and Davenport's, which is less conservative
+    p: float  # of f
+    width: float  # Nemenyi's critical difference at 5 %
+
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """The methods that do not differ, by number, best first; see :func:`groups`."""
+        return groups(self.ranks, self.width)
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there are enough blocks and methods for a critical-difference diagram."""
+        return self.blocks >= LEAST_BLOCKS and len(self.ranks) >= LEAST_METHODS
+
+    def against(self, control: int) -> list[float]:
+        """Holm-corrected p of each method against one, which Nemenyi's test is too conservative for; 1 for itself."""
+        k, others = len(self.ranks), [i for i in range(len(self.ranks)) if i != control]
+        error = math.sqrt(k * (k + 1) / (6 * self.blocks))
+        raw = [2 * float(stats.norm.sf(abs(self.ranks[i] - self.ranks[control]) / error)) for i in others]
+        corrected = dict(zip(others, holm(raw), strict=True))
+        return [corrected.get(i, 1.0) for i in range(k)]
+
+
+def friedman(scores: ArrayLike) -> Friedman:
+    """Of scores ``[blocks, methods]``, higher is better, at least two of each; equal ones share their ranks."""
+    values = np.asarray(scores, float)
+    return from_ranks(stats.rankdata(-values, axis=1).mean(axis=0).tolist(), len(values))
+
+
+def from_ranks(ranks: Sequence[float], blocks: int) -> Friedman:
+    """Of the mean rank of each method over ``blocks``."""
+    N, k = blocks, len(ranks)
+    chi2 = 12 * N / (k * (k + 1)) * (sum(rank**2 for rank in ranks) - k * (k + 1) ** 2 / 4)
+    rest = N * (k - 1) - chi2  # zero if all blocks have the same order
+    f = (N - 1) * chi2 / rest if rest > 1e-9 else math.inf
+    return Friedman(
+        blocks=N,
+        ranks=list(ranks),
+        chi2=chi2,
+        chi2_p=float(stats.chi2.sf(chi2, k - 1)),
+        f=f,
+        p=float(stats.f.sf(f, k - 1, (k - 1) * (N - 1))),
+        width=critical_difference(k, N),
+    )

@@ -1,0 +1,102 @@
+"""Two methods over the seeds that both have. The same seed is the same partition, sampling and start: pairs."""
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from fedetf.statistics.many import holm
+
+LEVEL = 0.05  # a difference that chance makes less often is shown
+
+
+class Verdict(enum.Enum):
+    """What the differences show."""
+
+    AHEAD = "ahead"
+    BEHIND = "behind"
+    SAME = "identical"  # with every seed, to the last digit
+    NOT_SHOWN = "no difference shown"
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The differences A − B, seed by seed, and what follows from them."""
+
+    differences: dict[int, float]  # by seed
+    mean: float
+    std: float | None  # sample standard deviation; None of a single seed
+    low: float | None  # the 95 % t interval of the mean difference; None of a single seed
+    high: float | None
+    t: float | None  # None of a single seed, and where all differences are the same
+    p: float | None  # of t, two-sided; where all differences are the same, that of the sign test
+    sign_p: float  # exact, two-sided; zeros are dropped
+    rank_sum: float  # Wilcoxon's W, the smaller sum of signed ranks; zeros are dropped
+    wilcoxon_p: float  # exact, two-sided
+    zeros: int  # seeds without a difference
+
+    @property
+    def n(self) -> int:
+        """The number of seeds."""
+        return len(self.differences)
+
+
+def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
+    """A − B on the seeds that both have; None if there are none.
+
+    >>> found = paired({7: 0.6, 8: 0.7, 9: 0.9}, {7: 0.5, 8: 0.5, 9: 0.6})
+    >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
+    (0.2, -0.048, 0.448)
+    """
+    seeds = sorted(a.keys() & b.keys())
+    if not seeds:
+        return None
+    d = np.array([a[seed] - b[seed] for seed in seeds])
+    n, mean = len(d), float(d.mean())
+    others = d[d != 0]
+    sign_p = float(stats.binomtest(int((others > 0).sum()), len(others)).pvalue) if len(others) else 1.0
+    rank_sum, wilcoxon_p = _signed_ranks(others)
+    std = low = high = t = p = None
+    if n > 1:
+        std = float(d.std(ddof=1)) if np.ptp(d) > 0 else 0.0
+        half = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * std / math.sqrt(n)
+        low, high = mean - half, mean + half
+        t = mean / (std / math.sqrt(n)) if std > 0 else None
+        p = sign_p if t is None else float(2 * stats.t.sf(abs(t), n - 1))
+    differences = dict(zip(seeds, d.tolist(), strict=True))
+    return Paired(differences, mean, std, low, high, t, p, sign_p, rank_sum, wilcoxon_p, n - len(others))
+
+
+def _signed_ranks(d: np.ndarray) -> tuple[float, float]:
+    """Wilcoxon's W of differences that are not zero, and its exact two-sided p by all 2ⁿ signs, ties included."""
+    if not len(d):
+        return 0.0, 1.0
+    ranks = np.rint(2 * stats.rankdata(np.abs(d))).astype(int)  # twice the mid-ranks: whole numbers
+    chances = np.ones(1)  # of every sum of the ranks with a plus
+    for rank in ranks:
+        chances = np.convolve(chances, np.concatenate([[0.5], np.zeros(rank - 1), [0.5]]))
+    plus = int(ranks[d > 0].sum())
+    smaller = min(plus, int(ranks.sum()) - plus)
+    return smaller / 2, min(1.0, 2 * float(chances[: smaller + 1].sum()))
+
+
+def verdicts(family: Sequence[Paired | None]) -> list[Verdict | None]:
+    """What each of several comparisons shows; None where there was nothing to compare.
+
+    A method is ahead or behind if the interval is on one side of zero, and stays so after Holm's correction for the
+    number of comparisons. A single seed shows nothing.
+    """
+    known = [found for found in family if found is not None and found.p is not None]
+    corrected = {id(found): p for found, p in zip(known, holm([f.p or 0.0 for f in known]), strict=True)}
+    return [None if found is None else _verdict(found, corrected.get(id(found), 1.0)) for found in family]
+
+
+def _verdict(found: Paired, p: float) -> Verdict:
+    if found.zeros == found.n:
+        return Verdict.SAME
+    if p >= LEVEL:
+        return Verdict.NOT_SHOWN
+    return Verdict.AHEAD if found.mean > 0 else Verdict.BEHIND

@@ -13,7 +13,7 @@ PYTEST := $(if $(shell command -v timeout),timeout --foreground --signal=INT --k
 .PHONY: demo setup test fuzz coverage quick lint docs clean
 
 demo: $(VENV)/core
-	$(BIN)/python examples/demo.py
+	$(BIN)/fedetf demo
 
 setup: $(VENV)/dev
 

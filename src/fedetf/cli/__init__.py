@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fedetf import __version__
-from fedetf.cli import bench, compare, diagnose, flower, lists, partition, report, reproduce, run, use
+from fedetf.cli import bench, compare, demo, diagnose, flower, lists, partition, report, reproduce, run, use
 from fedetf.cli.flags import LINE, Parser
 from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory, printable
 from fedetf.files import BAD_NAMES
@@ -128,6 +128,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fedetf {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
-    for command in (run, compare, reproduce, report, partition, diagnose, use, flower, bench, lists):
+    for command in (demo, run, compare, reproduce, report, partition, diagnose, use, flower, bench, lists):
         command.add_to(commands)
     return parser

@@ -1,7 +1,6 @@
 """What a method can do with the surface, and that it does the same on every engine and after every crash."""
 
 import json
-import os
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from processes import in_child
 from same import assert_equal, assert_same_run
 from sites import Wire, assert_same_model, make_app, no_pauses
+from surface import EXAMPLES, FOUR, OPTIONS, PIPELINES, SMALL, KillAfter
 
 import fedetf
 from fedetf.api import prepare
@@ -19,22 +19,10 @@ from fedetf.config import resolve
 from fedetf.core.forms import LikeParameters, Rows, Sizes, Vector, misfit
 from fedetf.engines.worker import Worker
 from fedetf.errors import UserError
-from fedetf.federation import Federation, Listener
+from fedetf.federation import Federation
 from fedetf.methods import Method
 
 __all__ = ["no_pauses"]
-
-EXAMPLES = Path(__file__).parents[2] / "examples" / "more_methods.py"
-FOUR = [f"{EXAMPLES}:{name}" for name in ("Contrast", "Correct", "Mirror", "Agree")]
-SMALL = {"data.limit": 120, "data.test_limit": 40, "train.batch_size": 16, "personal.enabled": False}
-OPTIONS = {"clients": 4, "alpha": 0.5, "participation": 0.75, "rounds": 3, "epochs": 1}
-PIPELINES = {
-    "adam": {"server.optimiser": "adam"},
-    "median": {"server.combine": "median"},
-    "private": {"update.clip": 1.0, "update.noise": 0.5},
-    "top_k": {"update.top_k": 0.01},
-    "bits": {"update.bits": 4, "server.optimiser": "momentum", "server.combine": "centred_clip"},
-}
 
 
 @pytest.mark.parametrize("method", FOUR)
@@ -95,17 +83,6 @@ def test_pipelines_on_real_sites(name: str, tmp_path: Path) -> None:
 def test_pipelines_on_worker_processes(name: str) -> None:
     options = {**OPTIONS, "method": "fedetf", "model": "mlp", "settings": {**SMALL, **PIPELINES[name]}}
     assert_equal(fedetf.run(engine="serial", **options), fedetf.run(engine="processes", workers=2, **options))
-
-
-class KillAfter(Listener):
-    """Ends the process with SIGKILL after a round."""
-
-    def __init__(self, round: int):
-        self.round = round
-
-    def client_done(self, record) -> None:
-        if record.round == self.round and record.trained == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("name", PIPELINES)

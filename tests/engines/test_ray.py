@@ -10,12 +10,15 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import surface
 from processes import children, command
-from same import OPTIONS, SMALL, assert_equal
+from same import OPTIONS, SMALL, assert_equal, assert_same_run
 
 import fedetf
 from fedetf.cli import main
@@ -119,6 +122,50 @@ def on_cluster(cluster, **options) -> fedetf.Result:
 def test_a_cluster_gives_the_same_bits_as_serial(cluster, method: str) -> None:
     alone = fedetf.run(engine="serial", method=method, settings=SMALL, **OPTIONS)
     assert_equal(alone, on_cluster(cluster, method=method))
+
+
+# One actor each, to be cheap: that two give the same bits is tested above, and they do not depend on the method.
+ONE = {"engine": "ray", "workers": 1}
+
+
+@pytest.mark.parametrize("method", surface.FOUR)
+def test_methods_that_need_more_than_features(cluster, method: str) -> None:
+    options = {**surface.OPTIONS, "method": method}
+    alone = fedetf.run(engine="serial", settings=surface.SMALL, **options)
+    assert_equal(alone, fedetf.run(settings={**surface.SMALL, "engine.address": cluster.address}, **ONE, **options))
+
+
+@pytest.mark.parametrize("name", surface.PIPELINES)
+def test_pipelines(cluster, name: str) -> None:
+    options = {**surface.OPTIONS, "method": "fedetf", "model": "mlp"}
+    settings = {**surface.SMALL, **surface.PIPELINES[name]}
+    alone = fedetf.run(engine="serial", settings=settings, **options)
+    there = fedetf.run(settings={**settings, "engine.address": cluster.address}, **ONE, **options)
+    assert_equal(alone, there)
+    for cost in ("bytes_up", "bytes_down", "epsilon"):
+        assert there.summary[cost] == alone.summary[cost]
+
+
+DRIVER = """
+import json, sys
+import fedetf
+from surface import KillAfter
+fedetf.run(listeners=[KillAfter(3)], **json.loads(sys.argv[1]))
+"""
+
+
+def test_a_killed_driver_goes_on_to_the_same_bits(cluster, tmp_path: Path) -> None:
+    """With something to remember at both ends: Adam's moments, and what top-k has left out."""
+    stages = {**surface.PIPELINES["adam"], **surface.PIPELINES["top_k"]}
+    options = {**surface.OPTIONS, "method": "fedetf", "model": "mlp", "settings": {**surface.SMALL, **stages}}
+    fedetf.run(engine="serial", out=tmp_path / "whole", **options)
+    options["settings"] = {**options["settings"], "engine.address": cluster.address}
+    given = json.dumps({**options, **ONE, "out": str(tmp_path / "broken")})
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", DRIVER, given], env=here, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    fedetf.resume(tmp_path / "broken", settings={"engine.address": cluster.address})
+    assert_same_run(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_an_error_reaches_the_user(cluster) -> None:

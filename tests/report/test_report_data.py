@@ -231,7 +231,7 @@ def test_runs_that_cannot_be_shown_are_named() -> None:
         (["void"], "no run in void"),
         (["half"], "no finished run to report on; for example half: not finished, 0 rounds done"),
         (["runs", "--out", "page.txt"], "give --out a name that ends with .html"),
-        (["runs", "--out", f"{'x' * 300}.html"], "give another --out"),
+        (["runs", "--out", f"{'x' * 300}.html"], "choose a shorter name"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -260,9 +260,9 @@ def _plugin(found: Any, name: str) -> Deal:
     return deal
 
 
-registry = Registry[Deal](
-    "partition", "fedetf.partitions", "data.partition =", {f.__name__: f for f in (dirichlet, iid, shards)}, _plugin
-)
+_ALL = (dirichlet, iid, shards)
+_PARTITIONS: dict[str, Deal] = {deal.__name__: deal for deal in _ALL}
+registry = Registry("partition", "fedetf.partitions", "data.partition =", _PARTITIONS, _plugin)
 
 
 def check_partition(settings: DataSettings) -> None:

@@ -314,7 +314,7 @@ def prepare_own(
 ) -> Job:
     """The same with the user's own data, where who holds what is given."""
     method = method_of(settings, own_method)
-    dataset, partition = from_clients(data, test, settings.data.test_fraction, settings.seed)
+    dataset, partition = from_clients(data, test, settings.data, settings.seed)
     own = settings.data.model_copy(update={"clients": len(partition), "partition": "given"})
     settings = settings.model_copy(update={"data": own})
     return _checked(Job.make(settings, dataset, partition, encoder, method))

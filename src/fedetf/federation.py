@@ -3,11 +3,8 @@
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-
-import torch
-from torch import Tensor
 
 from fedetf.core.forms import Sizes
 from fedetf.core.server.privacy import epsilon
@@ -22,19 +19,12 @@ from fedetf.engines.steps import Missing, Personal, Trained
 from fedetf.engines.verdict import unfit, unlikely_distance
 from fedetf.engines.worker import sent_parameters
 from fedetf.errors import RunError, printable
+from fedetf.measuring import Measurer, Watched
 from fedetf.methods import Scope, Server, Upload
-from fedetf.metrics import Accuracy, Participant, Values, recall_per_class, sums_of
-from fedetf.outcome import Outcome, Round, mean
+from fedetf.metrics import Accuracy
+from fedetf.outcome import Measured, Outcome, Round, Validation, mean
 from fedetf.settings import LAST
 from fedetf.transforms import make_compression
-
-
-@dataclass
-class Watched:
-    """What metrics have seen so far of the participants of a round."""
-
-    start: State  # the encoder's trained tensors, before their training
-    sums: State = field(default_factory=dict)
 
 
 class Listener:
@@ -79,9 +69,7 @@ class Federation:
         state = net.state_dict()
         sent = {**job.method.scoped(state, Scope.SHARED), **job.method.scoped(state, Scope.RECEIVED)}
         self.unsent = {name: tensor for name, tensor in state.items() if name not in sent}
-        self._tested: State | None = None  # what the metrics summed up of the global model as it is
-        self._encoder = [f"encoder.{name}" for name, tensor in net.encoder.named_parameters() if tensor.requires_grad]
-        self.classifiers: dict[int, Tensor] = {}  # class vectors of the last measured round's participants
+        self.measurer = Measurer(job, self.engine, net.encoder, self.unsent)
         self._compression = make_compression(job.settings.update)
         parameters = sent_parameters(job.method, net)
         self.sizes = Sizes(len(job.dataset.classes), net.features, parameters)
@@ -118,14 +106,14 @@ class Federation:
             for listener in self.listeners:
                 listener.round_done(record, self.server)
         records = self.records
-        general, measures = records[-1].general, records[-1].measures
+        final = Measured(records[-1].general, records[-1].validation, records[-1].measures)
         last5 = mean([r.general for r in records[-LAST:] if r.general is not None])
         up, down = sum(r.bytes_up for r in records), sum(r.bytes_down for r in records)
         if self.method.finishes:
             more_up, more_down = self._finish()
-            self._tested = None
-            measures = {**measures, **self.job.metrics.values(self._evaluated())}
-            general = last5 = measures.pop(Accuracy.name, None)
+            completed = self.measurer.measure(self.server.state)
+            final = replace(completed, measures={**final.measures, **completed.measures})
+            last5 = final.general
             up, down = up + more_up, down + more_down
         self._personalise()
         personals = [self.personals[client] for client in sorted(self.personals)]
@@ -133,7 +121,7 @@ class Federation:
         steps = zip(*(p.curve for p in personals if p.curve), strict=True)
         outcome = Outcome(
             rounds=records,
-            general=general,
+            general=final.general,
             general_last5=last5,
             bytes_up=up,
             bytes_down=down,
@@ -143,8 +131,9 @@ class Federation:
             personal_epochs=mean([p.epochs for p in personals]) or 0.0,
             train_seconds=self.train_seconds,
             epsilon=self._epsilon(),
-            metrics=self._metrics({Accuracy.name: general, **measures}, personals),
-            recall_per_class=self._recalls(),
+            metrics=self.measurer.metrics({Accuracy.name: final.general, **final.measures}, personals),
+            recall_per_class=self.measurer.recalls(self.server.state),
+            validation=self._validation(final.validation, personals),
         )
         for listener in self.listeners:
             listener.finished(outcome)
@@ -159,7 +148,7 @@ class Federation:
             done = partial(self._client_done, record)
             received = self._received()
             trained = self.engine.train(record.participants, t, received, done)  # 1. the participants train
-            watched = self._watched(t)
+            watched = self.measurer.watch(self.server.state) if self._is_measured(t) else None
             sound = self._sound(trained, record, received, watched)
             self.method.aggregate(self.server, sound)  # 2. the server folds in what they send
             for _ in sound:  # what a method leaves is taken all the same: workers must be free for what follows
@@ -224,69 +213,24 @@ class Federation:
     def _is_measured(self, t: int) -> bool:
         return self.job.settings.measure.due(t, len(self.schedule))
 
-    def _watched(self, t: int) -> Watched | None:
-        """What takes note of the participants of a round, where a metric wants to see them."""
-        if not self.job.metrics.watches_clients or not self._is_measured(t):
-            return None
-        self.classifiers = {}
-        return Watched(clone(self._encoder_of(self.server.state)))
-
-    def _note(self, result: Trained, watched: Watched) -> None:
-        known = {**self.method.scoped(self.unsent, Scope.FIXED), **self.server.state}
-        known |= {name: t for name, t in result.private.items() if name in self.unsent}  # a real site sends none
-        trained = {name: result.upload.state.get(name, tensor) for name, tensor in known.items()}
-        vectors = self._class_vectors(trained)
-        if vectors is not None:
-            self.classifiers[result.upload.client] = vectors.clone(memory_format=torch.contiguous_format)
-        client = Participant(
-            len(self.job.dataset.classes), self._encoder_of(trained), watched.start, result.prototypes, vectors
-        )
-        metrics = self.job.metrics
-        watched.sums = metrics.merge(watched.sums, metrics.client_part(client))
-
-    def _encoder_of(self, state: State) -> State:
-        """The encoder's trained tensors; nothing if some of them are not there."""
-        there = all(name in state for name in self._encoder)
-        return {name: state[name] for name in self._encoder} if there else {}
-
-    def _class_vectors(self, state: State) -> Tensor | None:
-        """The class vectors in a state; None if there are none, as in a head of the user's own."""
-        vectors = self.method.class_vectors(state)
-        return vectors if vectors is not None and len(vectors) == len(self.job.dataset.classes) else None
-
     def _measure(self, record: Round, watched: Watched | None) -> None:
-        self._tested = None
-        if not self._is_measured(record.round):
-            return
-        metrics = self.job.metrics
-        sums = metrics.merge({} if watched is None else watched.sums, self._evaluated())
-        record.measures = metrics.values(sums)
-        record.general = record.measures.pop(Accuracy.name, None)
+        self.measurer.forget()
+        if self._is_measured(record.round):
+            measured = self.measurer.measure(self.server.state, watched)
+            record.general, record.validation, record.measures = (
+                measured.general,
+                measured.validation,
+                measured.measures,
+            )
 
-    def _evaluated(self) -> State:
-        """What the metrics sum up of the global model as it is; nothing if there is none, or nothing to test it on."""
-        if not self.method.has_global or not self.engine.measures:
-            return {}
-        if self._tested is None:
-            fixed = self.method.scoped(self.unsent, Scope.FIXED)
-            shared = self._class_vectors({**fixed, **self.server.state})
-            heads = list(self.classifiers.values()) if shared is None else [shared]  # those of participants, if private
-            metrics = self.job.metrics
-            self._tested = metrics.merge(self.engine.evaluate(self.server.state), metrics.model_part(heads))
-        return self._tested
-
-    def _recalls(self) -> list[float | None] | None:
-        sums = sums_of(Accuracy, self._evaluated())
-        return recall_per_class(sums) if sums else None
-
-    def _metrics(self, general: Values, personals: Sequence[Personal]) -> dict[str, Values]:
-        """All values by name: of the global model; of the personal ones the plain mean over clients that have it."""
-        suite, own = self.job.metrics, [{Accuracy.name: p.accuracy, **p.measures} for p in personals]
-        there = {name: [v for values in own if (v := values.get(name)) is not None] for name in suite.personal.names}
-        return {
-            "general": {name: general.get(name) for name in suite.names},
-            "personal": {name: mean(values) for name, values in there.items()},
-        }
+    def _validation(self, general: float | None, personals: Sequence[Personal]) -> Validation | None:
+        """What clients held out to validate says of the final models; None if nothing was held out."""
+        if not self.job.settings.data.validation_fraction:
+            return None
+        last = [r.validation for r in self.records[-LAST:] if r.validation is not None]
+        own = {p.client: p.validation for p in personals}
+        per_client = [own.get(client) for client in range(len(self.job.partition))] if personals else []
+        return Validation(general, mean(last), per_client, self.measurer.classes_left_out)
 
     def _sound(
         self, trained: Iterable[Trained | Missing], record: Round, received: State, watched: Watched | None
@@ -310,7 +254,7 @@ class Federation:
                 continue
             self.engine.keep(result, record.round)
             if watched is not None:
-                self._note(result, watched)
+                self.measurer.note(result, watched, self.server.state)
             if upload.samples:
                 losses.append((upload.samples, upload.loss))
             yield upload

@@ -13,6 +13,34 @@ from fedetf.provenance import commit
 
 
 @dataclass
+class Measured:
+    """What is measured of a global model."""
+
+    general: float | None = None  # accuracy on the test set
+    validation: float | None = None  # balanced over classes, on what all clients hold out to validate
+    measures: Values = field(default_factory=dict)  # what the chosen metrics give besides
+
+
+@dataclass
+class Validation:
+    """What the samples that clients hold out of their training splits say of the models."""
+
+    general: float | None  # of the final global model, balanced over classes
+    general_last5: float | None  # its mean over the last five rounds
+    personal_per_client: list[float | None]  # of the personal models; None where a client holds nothing out
+    classes_left_out: int | None  # of the general values: classes with too few samples to count
+
+    @property
+    def personal(self) -> float | None:
+        """The plain mean over clients that hold something out."""
+        return mean([a for a in self.personal_per_client if a is not None])
+
+    def to_json(self) -> dict[str, Any]:
+        """What result.json says of it."""
+        return {**vars(self), "personal": self.personal}
+
+
+@dataclass
 class Round:
     """What came of one round; one line of rounds.jsonl."""
 
@@ -20,6 +48,7 @@ class Round:
     participants: list[int]
     loss: float | None = None
     general: float | None = None
+    validation: float | None = None  # general accuracy on what clients hold out to validate, balanced over classes
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: float = 0.0
@@ -48,6 +77,7 @@ class Outcome:
     epsilon: float | None  # what the noised means reveal of one client, with update.delta; None without noise
     metrics: dict[str, Values] = field(default_factory=dict)  # "general": of the final model; "personal": their mean
     recall_per_class: list[float | None] | None = None  # of the final global model; None if there is none to test
+    validation: Validation | None = None  # None if nothing was held out to validate
 
     @property
     def personal_mean(self) -> float | None:
@@ -76,6 +106,7 @@ def summary(job: Job, outcome: Outcome) -> dict[str, Any]:
         "personal": outcome.personal_mean,
         "personal_per_client": outcome.personal,
         "personal_curve": outcome.personal_curve,
+        "validation": None if outcome.validation is None else outcome.validation.to_json(),
         "metrics": outcome.metrics,
         "recall_per_class": outcome.recall_per_class,
         "epochs_train": epochs_trained(partition, outcome.rounds),

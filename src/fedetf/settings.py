@@ -57,6 +57,9 @@ class DataSettings(Section):
     min_size: Count = Field(4, description="fewest samples a client may hold; 4 keeps both splits non-empty")
     strict: bool = Field(False, description="true: a partition that needs a repair is an error")
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(0.3, description="of each client's data")
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="of each client's training split, held out to choose settings by; see docs/measures.md"
+    )
     limit: Count | None = Field(None, description="use at most so many training images, equally per class")
     test_limit: Count | None = Field(None, description="use at most so many images of the balanced test set")
     size: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="resize images to size × size pixels")

@@ -203,6 +203,8 @@ class Desk:
         """What an honest site sends."""
         if kind == "personalise":
             return pack_answer(Personal(0, 0.5, [], 1.0, {}))
+        if kind == "validate":
+            return pack_answer({"count": torch.full((10,), 3), "correct": torch.arange(10) % 4})
         if kind == "summarise":
             return pack_answer(self.rows(self.method.summaries))
         sent = {**self.method.scoped(self.received, Scope.SHARED), **self.rows(self.method.uploads)}
@@ -234,6 +236,9 @@ class Desk:
             assert 0 <= result.upload.samples <= 1000
             honest = Upload(1, 20, to_state(self.sound("train").array_records["upload"]), 0.5, 20)
             self.method.aggregate(server, [result.upload, honest])
+        elif kind == "validate":
+            assert result["count"].sum() <= 1000
+            assert ((result["correct"] >= 0) & (result["correct"] <= result["count"])).all()
         elif isinstance(result, dict):
             self.method.finish(server, [result, self.rows(self.method.summaries)])
         else:
@@ -251,6 +256,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Desk]:
 
 
 CASES = [("fedavg", "train"), ("fednh", "train"), ("fedproto", "train"), ("ccvr", "summarise"), ("ccvr", "personalise")]
+CASES += [("fedavg", "validate")]
 
 
 @pytest.mark.filterwarnings("ignore:nobody holds the classes")

@@ -19,6 +19,8 @@ from fedetf.nn.optim import Optimiser, make_optimiser, memorise, remember, uphil
 from fedetf.rng import torch_stream
 from fedetf.settings import PersonalSettings, TrainSettings
 
+Split = Literal["train", "test", "validation"]
+
 EVALUATION_BATCH = 500  # large enough to keep a device busy; memory, not the result, depends on it
 
 
@@ -69,6 +71,7 @@ class Share:
 
     train: Tensor  # [n_k]
     test: Tensor
+    validation: Tensor
     counts: Tensor  # n_{k,c} of the training split, [classes]
 
 
@@ -109,7 +112,7 @@ class Client:
         self._bench = bench
         self._data = bench.data
         self._train = share.train
-        self._test = share.test
+        self._splits = {"train": share.train, "test": share.test, "validation": share.validation}
         self._trained: dict[str, Tensor] = {}
         self._streams: dict[str, torch.Generator] = {}
         self._features: dict[str, Tensor] = {}  # of each split, for as long as the encoder stays as it is
@@ -203,18 +206,19 @@ class Client:
         value.backward()
         return batch, value
 
-    def accuracy(self) -> float | None:
-        """The accuracy of the net as it is on the client's test split; None if that is empty."""
-        held_out = self.test_features()
+    def accuracy(self, split: Split = "test") -> float | None:
+        """The accuracy of the net as it is on what the client holds out, to test or to validate; None of nothing."""
+        held_out = self.features_of(split)
         if held_out is None:
             return None
         h, y = held_out
         with torch.no_grad():
             return int(is_correct(self._bench.logits(self.net, h), y).sum()) / len(y)
 
-    def test_features(self) -> tuple[Tensor, Tensor] | None:
-        """Features ``[n, D]`` of the client's test split in eval mode, and its labels ``[n]``; None if it is empty."""
-        return (self._frozen_features("test"), self._data.y[self._test]) if len(self._test) else None
+    def features_of(self, split: Split) -> tuple[Tensor, Tensor] | None:
+        """Features ``[n, D]`` of one of the client's splits in eval mode, and its labels ``[n]``; None of nothing."""
+        indices = self._splits[split]
+        return (self._frozen_features(split), self._data.y[indices]) if len(indices) else None
 
     def note_accuracy(self) -> None:
         """Record how good the net is by now on the client's test split (Fig. 6b)."""
@@ -353,7 +357,7 @@ class Client:
             x = crop_flip(x, self.stream("augment"))
         return self._bench.prepare(x)
 
-    def _frozen_features(self, split: Literal["train", "test"]) -> Tensor:
+    def _frozen_features(self, split: Split) -> Tensor:
         """Features ``[n, D]`` of a split in eval mode, computed once until the encoder changes."""
         self.net.eval()
         if split not in self._features:
@@ -361,10 +365,9 @@ class Client:
                 self._features[split] = torch.cat([self.net.encoder(x) for x in self._plain_inputs(split)])
         return self._features[split]
 
-    def _plain_inputs(self, split: Literal["train", "test"]) -> Iterator[Tensor]:
+    def _plain_inputs(self, split: Split) -> Iterator[Tensor]:
         """What the encoder sees of a split if nothing is augmented, in batches."""
-        indices = self._train if split == "train" else self._test
-        return (self._bench.prepare(self._data.x[chunk]) for chunk in indices.split(EVALUATION_BATCH))
+        return (self._bench.prepare(self._data.x[chunk]) for chunk in self._splits[split].split(EVALUATION_BATCH))
 
 
 @contextmanager

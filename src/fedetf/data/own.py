@@ -8,14 +8,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedetf.data.partition import Partition, split_parts
+from fedetf.data.partition import Partition, split_as
 from fedetf.data.samples import Dataset, Samples
 from fedetf.errors import UserError
+from fedetf.settings import DataSettings
 
 Pair = tuple[Any, Any]
 
 
-def from_clients(data: Sequence[Pair], test: Pair | None, test_fraction: float, seed: int) -> tuple[Dataset, Partition]:
+def from_clients(
+    data: Sequence[Pair], test: Pair | None, settings: DataSettings, seed: int
+) -> tuple[Dataset, Partition]:
     """Join the clients' arrays into one dataset, and split each client's share as everywhere.
 
     ``x`` is ``[n, …]``: uint8 images (``[n, H, W]``, ``[n, C, H, W]`` or ``[n, H, W, C]``) or floating numbers, used
@@ -35,7 +38,7 @@ def from_clients(data: Sequence[Pair], test: Pair | None, test_fraction: float, 
     train = Samples(torch.cat([x for x, _ in pairs]), torch.from_numpy(labels.astype(np.int64)))
     names = [str(c) for c in classes]
     ends = np.cumsum([len(y) for _, y in pairs])
-    partition = split_parts(np.split(np.arange(len(labels)), ends[:-1]), labels, names, test_fraction, seed)
+    partition = split_as(settings, np.split(np.arange(len(labels)), ends[:-1]), labels, names, seed)
     if test is None:
         held_out = train.take(torch.from_numpy(np.concatenate(partition.test)))
     else:

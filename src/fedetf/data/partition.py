@@ -1,5 +1,7 @@
 """Who holds what: the paper's Dirichlet split, an even one, one by classes, or a plug-in; then 70/30 on each client.
 
+Of the 70, ``data.validation_fraction`` can be held out once more, to choose settings by.
+
 A partition is a function ``deal(labels, settings, rng)`` that gives each client its samples. Whichever it is, a draw
 that leaves a client with fewer than ``data.min_size`` of them is drawn again, and in the end repaired.
 """
@@ -28,12 +30,13 @@ Indices = NDArray[np.int64]
 # ``_draw`` reads what it gives, and only ``Partition`` carries it on: more than indices would be added in these two.
 Deal = Callable[[Indices, DataSettings, np.random.RandomState], list[Indices]]
 REDRAWS = 100
+LEAST_TO_VALIDATE = 10  # a client that trains on fewer samples spares none
 NOBODY = -1  # the owner of a sample that a partition leaves out
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Which samples of the training set each client trains on and which it tests its personal model on."""
+    """Which samples of the training set each client trains on, which it tests its personal model on, which neither."""
 
     train: list[Indices]
     test: list[Indices]
@@ -43,6 +46,7 @@ class Partition:
     repaired: list[int] = field(default_factory=list)  # clients that were given samples of the largest ones
     sites: list[str] = field(default_factory=list)  # the clients' names, where the data has such
     elsewhere: bool = False  # the data is with its owners: nothing but the names is known here
+    validation: list[Indices] = field(default_factory=list)  # held out of the training splits; empty if none are
 
     @classmethod
     def of_sites(cls, sites: list[str], classes: list[str]) -> Partition:
@@ -64,11 +68,24 @@ class Partition:
         """How many clients hold one class only; their personal accuracy is near 1 whatever the method."""
         return int(((self.counts > 0).sum(axis=1) == 1).sum())
 
+    def held_out(self, client: int) -> Indices:
+        """The samples that a client holds out of its training split to validate."""
+        return self.validation[client] if self.validation else np.empty(0, np.int64)
+
     def to_json(self) -> str:
         """The partition as JSON: per client the class counts and the indices into the training set."""
+        splits = {
+            "train": self.train,
+            "test": self.test,
+            **({"validation": self.validation} if self.validation else {}),
+        }
         clients = [
-            {"client": k, "counts": self.counts[k].tolist(), "train": a.tolist(), "test": b.tolist()}
-            for k, (a, b) in enumerate(zip(self.train, self.test, strict=True))
+            {
+                "client": k,
+                "counts": self.counts[k].tolist(),
+                **{name: split[k].tolist() for name, split in splits.items()},
+            }
+            for k in range(len(self))
         ]
         head: dict[str, Any] = {"classes": self.classes, "draws": self.draws, "repaired": self.repaired}
         if self.sites:
@@ -89,8 +106,7 @@ def deal_out(dataset: Dataset, settings: DataSettings, seed: int) -> Partition:
         return make_partition(labels, dataset.classes, settings, seed)
     names, owner = np.unique(sites, return_inverse=True)
     parts = _parts(owner.astype(np.int64), len(names))
-    partition = split_parts(parts, labels, dataset.classes, settings.test_fraction, seed)
-    return replace(partition, sites=names.tolist())
+    return replace(split_as(settings, parts, labels, dataset.classes, seed), sites=names.tolist())
 
 
 def make_partition(labels: Indices, classes: list[str], settings: DataSettings, seed: int) -> Partition:
@@ -98,8 +114,15 @@ def make_partition(labels: Indices, classes: list[str], settings: DataSettings, 
     if settings.partition == "given":
         raise UserError("data.partition = 'given' needs run(data=[...]) in Python; see: fedetf list partitions")
     drawn = _draw(labels, settings, seed)
-    partition = split_parts(drawn.parts, labels, classes, settings.test_fraction, seed)
+    partition = split_as(settings, drawn.parts, labels, classes, seed)
     return replace(partition, draws=drawn.draws, repaired=drawn.repaired)
+
+
+def split_as(
+    settings: DataSettings, parts: Sequence[Indices], labels: Indices, classes: list[str], seed: int
+) -> Partition:
+    """Split each client's samples as ``settings`` say."""
+    return split_parts(parts, labels, classes, settings.test_fraction, seed, settings.validation_fraction)
 
 
 def split_parts(
@@ -108,16 +131,31 @@ def split_parts(
     classes: list[str],
     test_fraction: float,
     seed: int,
+    validation_fraction: float = 0.0,
 ) -> Partition:
-    """Shuffle each client's samples; the first floor(test_fraction·n) are its test split, the rest it trains on."""
+    """Shuffle each client's samples; the first floor(test_fraction·n) are its test split, the rest it trains on.
+
+    Of the m that it would train on, floor(validation_fraction·m) are held out by a draw of its own, at least one; none
+    if m < 10. So the test splits are the same whatever is held out to validate.
+    """
     train, test = [], []
     for k, part in enumerate(parts):
         shuffled = numpy_stream(seed, "split", k).permutation(part)
         n_test = int(test_fraction * len(part) + 1e-9)
         test.append(np.sort(shuffled[:n_test]))
         train.append(np.sort(shuffled[n_test:]))
+    validation = []
+    if validation_fraction:
+        validation = [_held_out(part, validation_fraction, seed, k) for k, part in enumerate(train)]
+        train = [np.setdiff1d(part, out, assume_unique=True) for part, out in zip(train, validation, strict=True)]
     counts = np.stack([np.bincount(labels[part], minlength=len(classes)) for part in train])
-    return Partition(train, test, counts, classes)
+    return Partition(train, test, counts, classes, validation=validation)
+
+
+def _held_out(part: Indices, fraction: float, seed: int, client: int) -> Indices:
+    """What a client's training split loses to validation."""
+    number = max(1, int(fraction * len(part) + 1e-9)) if len(part) >= LEAST_TO_VALIDATE else 0
+    return np.sort(numpy_stream(seed, "validation", client).permutation(part)[:number])
 
 
 def dirichlet_partition(

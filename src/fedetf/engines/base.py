@@ -1,4 +1,4 @@
-"""What all engines share: a run's four kinds of work as steps, and their results in a fixed order."""
+"""What all engines share: a run's kinds of work as steps, and their results in a fixed order."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -73,6 +73,12 @@ class Engine(ABC):
             assert isinstance(part, dict)
             sums = self.job.metrics.merge(sums, part)
         return sums
+
+    def validate(self, clients: Sequence[int], received: State) -> dict[int, State]:
+        """The global model on what each client holds out to validate: counts of right ones by client that answers."""
+        steps = [Step("validate", cost=len(self.job.partition.held_out(client)), client=client) for client in clients]
+        results = zip(steps, self.results(steps, received, bool), strict=True)
+        return {step.client: result for step, result in results if isinstance(result, dict)}
 
     def _steps(self, kind: Any, clients: Sequence[int]) -> list[Step]:
         return [Step(kind, cost=len(self.job.partition.train[client]), client=client) for client in clients]

@@ -12,7 +12,7 @@ from fedetf.metrics import Values
 class Step:
     """One piece of work that any worker can do."""
 
-    kind: Literal["train", "summarise", "personalise", "evaluate"]
+    kind: Literal["train", "summarise", "personalise", "evaluate", "validate"]
     cost: int  # how much work it is, in images
     client: int = -1  # for all but evaluate
     round: int = 0  # for train
@@ -21,7 +21,7 @@ class Step:
 
     def __str__(self) -> str:
         what = {"train": f"round {self.round}", "evaluate": f"evaluation of images {self.start} to {self.stop}"}
-        where = {"summarise": "after the last round", "personalise": "personal stage"}
+        where = {"summarise": "statistics", "personalise": "personal stage", "validate": "validation"}
         client = f"client {self.client}, " if self.client >= 0 else ""
         return client + {**what, **where}[self.kind]
 
@@ -45,6 +45,7 @@ class Personal:
     epochs: float  # passes over its training split that the stage took
     state: State  # the whole net
     measures: Values = field(default_factory=dict)  # what else was measured on its test split
+    validation: float | None = None  # accuracy on what it held out of its training split; None if that is nothing
 
 
 @dataclass(frozen=True)
@@ -56,4 +57,4 @@ class Missing:
     refused: bool = False  # an update arrived but was rejected
 
 
-Result = Trained | State | Personal | Missing  # of train, of summarise and evaluate, of personalise, of none
+Result = Trained | State | Personal | Missing  # of train; of summarise, evaluate and validate; of personalise; of none

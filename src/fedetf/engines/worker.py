@@ -59,6 +59,8 @@ class Worker:
                 return self.summarise(step.client, received, private)
             if step.kind == "personalise":
                 return self.personalise(step.client, received, private)
+            if step.kind == "validate":
+                return self.validate(step.client, received)
             return self.evaluate(received, step.start, step.stop)
         except (UserError, RunError):
             raise
@@ -121,17 +123,41 @@ class Worker:
         passes = client.images / client.samples if client.samples else 0.0
         measures = self._personal_values(client)
         accuracy = measures.pop(Accuracy.name, None)
-        return Personal(client_id, accuracy, client.accuracies, passes, clone(self.net.state_dict()), measures)
+        return Personal(
+            client_id,
+            accuracy,
+            client.accuracies,
+            passes,
+            clone(self.net.state_dict()),
+            measures,
+            client.accuracy("validation"),
+        )
 
     def _personal_values(self, client: Client) -> Values:
         """What is measured of the net as it is, on the client's own test split; nothing if that is empty."""
-        metrics, held_out = self.job.metrics.personal, client.test_features()
+        metrics, held_out = self.job.metrics.personal, client.features_of("test")
         if held_out is None:
             return {}
         h, y = held_out
-        totals = torch.bincount(y.cpu(), minlength=len(self.job.dataset.classes))
         with torch.no_grad():
-            return metrics.values(metrics.part(self._predictions(h, y, totals, personal=True)))
+            return metrics.values(metrics.part(self._predictions(h, y, self._totals(y), personal=True)))
+
+    def validate(self, client_id: int, received: State) -> State:
+        """What a client holds out to validate: of each class the ``count`` of samples, and of right ones ``[C]``."""
+        client = self.client(client_id, 0, received, {}, 0, 0.0)
+        held_out = client.features_of("validation")
+        if held_out is None:
+            return {
+                name: torch.zeros(len(self.job.dataset.classes), dtype=torch.int64) for name in ("count", "correct")
+            }
+        h, y = held_out
+        with torch.no_grad():
+            seen = self._predictions(h, y, self._totals(y), personal=False)
+        confusion = Accuracy().part(seen)["confusion"].cpu()
+        return {"count": confusion.sum(dim=1), "correct": confusion.diagonal().clone()}
+
+    def _totals(self, y: Tensor) -> Tensor:
+        return torch.bincount(y.cpu(), minlength=len(self.job.dataset.classes))
 
     def evaluate(self, received: State, start: int, stop: int) -> State:
         """What the metrics sum up over a part of the test set, of the global model."""
@@ -150,7 +176,8 @@ class Worker:
         """A client at the start of a step, with what it received and what it kept in the net."""
         self._check_kept(id, private)
         kept = {name.removeprefix(OPTIMISER): t for name, t in private.items() if name.startswith(OPTIMISER)}
-        parts = self.job.partition.train[id], self.job.partition.test[id], self.job.partition.counts[id]
+        partition = self.job.partition
+        parts = partition.train[id], partition.test[id], partition.held_out(id), partition.counts[id]
         return Client(
             self._bench,
             Share(*(torch.tensor(part, device=self.device) for part in parts)),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, Field
+from torch import Tensor
 
 from fedetf.engines.steps import Trained
 from fedetf.errors import UserError
@@ -58,3 +59,11 @@ class SampleBound:
             return fitting(Bounds, read_json(self._path), str(self._path)).samples
         except UnfitFile as error:
             raise UserError(f"{error}; set max-samples in pyproject.toml") from None
+
+
+def impossible(count: Tensor, correct: Tensor, bound: SampleBound) -> str | None:
+    """What cannot be in a validation's counts by class; None if all can. They are whole numbers of any size."""
+    of, right = count.tolist(), correct.tolist()
+    if not all(0 <= b <= a for a, b in zip(of, right, strict=True)):
+        return "it counts more samples right than there are"
+    return "it validates on more samples than it may have" if sum(of) > bound.samples else None

@@ -10,7 +10,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from httpx import HTTPError
 
-from fedetf.core.forms import Sizes, misfit
+from fedetf.core.forms import Sizes, Vector, misfit
 from fedetf.core.soundness import defect, too_large
 from fedetf.core.state import State, nbytes
 from fedetf.engines.base import Engine, Tick
@@ -20,7 +20,7 @@ from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
 from fedetf.engines.worker import Worker, sent_parameters
 from fedetf.errors import RunError, printable
 from fedetf.flower.arrays import to_arrays
-from fedetf.flower.bounds import SampleBound
+from fedetf.flower.bounds import SampleBound, impossible
 from fedetf.flower.federate import Federate
 from fedetf.flower.messages import TYPES, Order, to_records, unpack_answer
 from fedetf.flower.privacy import PrivacyLedger
@@ -29,6 +29,7 @@ from fedetf.methods import Scope
 
 LOG = logging.getLogger("flwr")
 PAUSE = 1.0  # seconds between two looks at what has arrived
+COUNTS = dict.fromkeys(("count", "correct"), Vector(("classes",), torch.int64))  # of a validation, by class
 MARGIN = 2**20  # bytes that an answer may have beyond twice what the method sends: names, headers
 
 
@@ -171,15 +172,17 @@ class FlowerEngine(Engine):
             return self._missing(step, f"failed: {reply.error.reason}")
         try:
             result = unpack_answer(step, reply.content, self.device, self._most)
-            problem = self._problem(result, received)
+            problem = self._problem(step, result, received)
         except RunError as error:
             problem = f"its answer cannot be read: {error}"
         except Exception as error:  # whatever else a malformed message can do to the code that reads it
             problem = f"its answer cannot be read: {type(error).__name__}"
         return result if problem is None else self._missing(step, problem, refused=True)
 
-    def _problem(self, result: Result, received: State) -> str | None:
+    def _problem(self, step: Step, result: Result, received: State) -> str | None:
         """What is wrong with a result that came from outside; at an upload the round loop looks."""
+        if step.kind == "validate" and isinstance(result, dict):
+            return misfit(result, COUNTS, self._sizes) or impossible(result["count"], result["correct"], self._bound)
         if isinstance(result, dict):
             max_ratio = self.job.settings.update.max_ratio
             problem = misfit(result, self.job.method.summaries, self._sizes, self._bound.samples) or defect(result, {})

@@ -20,7 +20,7 @@ from fedetf.metrics import Values
 Metrics = dict[str, MetricRecordValues]
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
-TYPES = {"train": "train", "summarise": "query.summarise", "personalise": "query.personalise"}
+TYPES = {"train": "train"} | {kind: f"query.{kind}" for kind in ("summarise", "personalise", "validate")}
 MOST_EPOCHS = 1e6  # of a personal stage
 MEASURE = "measure."  # before the names of what is measured of a personal model besides its accuracy
 
@@ -61,6 +61,7 @@ def pack_answer(result: Result) -> RecordDict:
         return RecordDict({"upload": to_arrays(upload.state), "metrics": MetricRecord(metrics)})
     if isinstance(result, Personal):
         personal = {"accuracy": result.accuracy, "curve": result.curve or None, "epochs": result.epochs}
+        personal["validation"] = result.validation
         personal |= {f"{MEASURE}{name}": value for name, value in result.measures.items()}
         known: Metrics = {name: value for name, value in personal.items() if value is not None}
         return RecordDict({"metrics": MetricRecord(known)})
@@ -70,16 +71,17 @@ def pack_answer(result: Result) -> RecordDict:
 
 def unpack_answer(step: Step, content: RecordDict, device: torch.device, most: int) -> Result:
     """What a site sent, if its arrays have at most so many bytes."""
-    if step.kind == "summarise":
+    if step.kind in ("summarise", "validate"):
         return _tensors(content, "summary", device, most)
     metrics = _record(content, "metrics", MetricRecord)
     if step.kind == "personalise":
-        accuracy = _number(metrics, "accuracy", 1) if "accuracy" in metrics else None
+        accuracy, validation = (_number(metrics, n, 1) if n in metrics else None for n in ("accuracy", "validation"))
         given = metrics.get("curve", [])
         if not isinstance(given, list):
             raise RunError("its curve is no list")
         curve = [_checked(value, "curve", 1) for value in given]
-        return Personal(step.client, accuracy, curve, _number(metrics, "epochs", MOST_EPOCHS), {}, _measures(metrics))
+        epochs = _number(metrics, "epochs", MOST_EPOCHS)
+        return Personal(step.client, accuracy, curve, epochs, {}, _measures(metrics), validation)
     samples, images = (_count(metrics, name) for name in ("samples", "images"))
     loss = metrics.get("loss")
     if not isinstance(loss, float):

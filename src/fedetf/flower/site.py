@@ -17,7 +17,7 @@ from fedetf.core.soundness import defect, other_type
 from fedetf.core.state import State, save_state
 from fedetf.core.threads import cpu_threads
 from fedetf.data import Dataset, Samples, load_share
-from fedetf.data.partition import split_parts
+from fedetf.data.partition import split_as
 from fedetf.engines.job import Job
 from fedetf.engines.make import find_device
 from fedetf.engines.steps import Personal, Result, Step, Trained
@@ -126,6 +126,6 @@ def site_job(federate: Federate, settings: Settings, client: int, data: str) -> 
         return job
     samples = load_share(Path(data).expanduser(), federate.classes, federate.shape, settings.data)
     parts = [np.arange(len(samples) if k == client else 0) for k in range(len(federate.sites))]
-    split = split_parts(parts, samples.y.numpy(), federate.classes, settings.data.test_fraction, settings.seed)
+    split = split_as(settings.data, parts, samples.y.numpy(), federate.classes, settings.seed)
     dataset = Dataset(samples, samples, federate.classes, share=True)
     return Job.make(settings, dataset, split)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedetf.errors import UserError
-from fedetf.metrics.accuracy import Accuracy, is_correct, recall_per_class
+from fedetf.metrics.accuracy import Accuracy, balanced, is_correct, recall_per_class
 from fedetf.metrics.balanced_accuracy import BalancedAccuracy
 from fedetf.metrics.base import Metric, Participant, Predictions, Quantity, Values
 from fedetf.metrics.brier import Brier
@@ -49,6 +49,7 @@ __all__ = [
     "Quantity",
     "Suite",
     "Values",
+    "balanced",
     "class_statistics",
     "collapse",
     "find_metric",

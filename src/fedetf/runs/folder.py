@@ -119,8 +119,8 @@ class RunFolder(Listener):
         with undisturbed():
             append(self.path / ROUNDS, _line(record))
             every, last = self._federation.job.settings.engine.checkpoint, len(self._federation.schedule)
-            if record.round == last and self._federation.classifiers:
-                vectors = {str(client): tensor for client, tensor in self._federation.classifiers.items()}
+            if record.round == last and self._federation.measurer.classifiers:
+                vectors = {str(client): tensor for client, tensor in self._federation.measurer.classifiers.items()}
                 self._save(vectors, "classifiers.safetensors")
             if record.round % every == 0 or record.round == last:
                 private = self._federation.private
@@ -135,6 +135,7 @@ class RunFolder(Listener):
         make_folder(real_folder(self.path / "personal"))
         reached: dict[str, Any] = {"client": personal.client, "accuracy": personal.accuracy, "curve": personal.curve}
         reached |= {"epochs": personal.epochs, **({"measures": personal.measures} if personal.measures else {})}
+        reached |= {} if personal.validation is None else {"validation": personal.validation}
         self._save(personal.state, _personal(personal.client), reached, sync=False)
 
     def finished(self, outcome: Outcome) -> None:
@@ -182,7 +183,7 @@ def _personal_done(path: Path, client: int) -> Personal | None:
     try:
         about, _ = load_checked(file)
         note = fitting(PersonalNote, about, str(file))
-        return Personal(client, note.accuracy, note.curve, note.epochs, {}, note.measures)
+        return Personal(client, note.accuracy, note.curve, note.epochs, {}, note.measures, note.validation)
     except (UnfitFile, OSError):  # absent, or cut short when the machine went down: it is made again
         return None
 
@@ -200,7 +201,7 @@ def round_line(record: Round) -> dict[str, Any]:
     """A round as rounds.jsonl has it: what is empty is left out."""
     line = dict(vars(record))
     del line["trained"]  # all participants, once the round is done
-    for name in ("general", "refused", "missing", "measures"):
+    for name in ("general", "validation", "refused", "missing", "measures"):
         if not line[name] and line[name] != 0:
             del line[name]
     return line

@@ -40,6 +40,7 @@ class RoundLine(BaseModel):
     round: Count
     loss: Maybe = None
     general: Share = None
+    validation: Share = None  # the same on what clients hold out to validate, balanced over classes
     seconds: Number = 0.0
     measures: dict[str, Maybe] = {}
     refused: dict[int, str] = {}
@@ -57,6 +58,16 @@ class Metrics(BaseModel):
     personal: dict[str, Maybe] = {}
 
 
+class ValidationResult(BaseModel):
+    """What the samples that clients hold out to validate say of the final models."""
+
+    general: Share = None
+    general_last5: Share = None
+    personal: Share = None
+    personal_per_client: list[Share] = []
+    classes_left_out: Count | None = None
+
+
 class RunResult(BaseModel):
     """result.json."""
 
@@ -68,6 +79,7 @@ class RunResult(BaseModel):
     general_last5: Share
     personal: Share
     personal_curve: list[Accuracy] = []
+    validation: ValidationResult | None = None
     metrics: Metrics = Metrics()
     recall_per_class: list[Share] | None = None
     epochs_train: Number
@@ -111,6 +123,7 @@ class PersonalNote(BaseModel):
     accuracy: Share
     curve: list[Accuracy]
     measures: dict[str, Maybe] = {}
+    validation: Share = None
     epochs: Annotated[Number, Field(ge=0)]
 
 

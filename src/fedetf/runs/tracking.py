@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def scalars(record: Round) -> dict[str, float]:
     """The numbers of a round that are worth a curve: loss, general accuracy and whatever was measured besides."""
-    values = {"loss": record.loss, "general": record.general, **record.measures}
+    values = {"loss": record.loss, "general": record.general, "validation": record.validation, **record.measures}
     return dict(_finite(values))
 
 

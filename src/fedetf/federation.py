@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from fedetf.core.forms import Sizes
@@ -49,6 +49,15 @@ class Listener:
         """After everything."""
 
 
+@dataclass(frozen=True)
+class Completion:
+    """What :meth:`Federation._complete` gives; the bytes are those of its exchange alone."""
+
+    server: Server
+    bytes_up: int
+    bytes_down: int
+
+
 class Federation:
     """A server and an engine that runs its clients."""
 
@@ -89,6 +98,7 @@ class Federation:
         self.records: list[Round] = []  # one for each round that is done
         self.personals: dict[int, Personal] = {}  # one for each client whose personal stage is done, less the model
         self.train_seconds = 0.0
+        self._completion: Completion | None = None  # of the server as it is, where the method completes its model
         self.listeners = listeners
 
     def run(self) -> Outcome:
@@ -106,15 +116,13 @@ class Federation:
             for listener in self.listeners:
                 listener.round_done(record, self.server)
         records = self.records
-        final = Measured(records[-1].general, records[-1].validation, records[-1].measures)
-        last5 = mean([r.general for r in records[-LAST:] if r.general is not None])
+        final, last5 = records[-1].reported, [r.reported for r in records[-LAST:]]
         up, down = sum(r.bytes_up for r in records), sum(r.bytes_down for r in records)
         if self.method.finishes:
-            more_up, more_down = self._finish()
-            completed = self.measurer.measure(self.server.state)
-            final = replace(completed, measures={**final.measures, **completed.measures})
-            last5 = final.general
-            up, down = up + more_up, down + more_down
+            completion = self._completion or self._complete()
+            self._check_model(completion.server, "after the last round")
+            self.server = completion.server
+            up, down = up + completion.bytes_up, down + completion.bytes_down
         self._personalise()
         personals = [self.personals[client] for client in sorted(self.personals)]
         accuracies = {p.client: p.accuracy for p in personals}
@@ -122,7 +130,7 @@ class Federation:
         outcome = Outcome(
             rounds=records,
             general=final.general,
-            general_last5=last5,
+            general_last5=mean([m.general for m in last5 if m.general is not None]),
             bytes_up=up,
             bytes_down=down,
             model={**self.unsent, **self.server.state},
@@ -131,9 +139,11 @@ class Federation:
             personal_epochs=mean([p.epochs for p in personals]) or 0.0,
             train_seconds=self.train_seconds,
             epsilon=self._epsilon(),
-            metrics=self.measurer.metrics({Accuracy.name: final.general, **final.measures}, personals),
+            metrics=self.measurer.metrics(
+                {Accuracy.name: final.general, **records[-1].measures, **final.measures}, personals
+            ),
             recall_per_class=self.measurer.recalls(self.server.state),
-            validation=self._validation(final.validation, personals),
+            validation=self._validation(last5, personals),
         )
         for listener in self.listeners:
             listener.finished(outcome)
@@ -153,7 +163,7 @@ class Federation:
             self.method.aggregate(self.server, sound)  # 2. the server folds in what they send
             for _ in sound:  # what a method leaves is taken all the same: workers must be free for what follows
                 pass
-            self._check_model(f"round {t}")
+            self._check_model(self.server, f"round {t}")
             self.train_seconds += time.perf_counter() - began
             self._measure(record, watched)  # 3. what came of it
             record.seconds = time.perf_counter() - began
@@ -184,9 +194,13 @@ class Federation:
         for listener in self.listeners:
             listener.client_done(record)
 
-    def _finish(self) -> tuple[int, int]:
-        """One more exchange with every client, for methods that complete the global model; the bytes up and down."""
-        sizes = []
+    def _complete(self) -> Completion:
+        """The server as it would be if the run ended here: one more exchange with every client completes its model.
+
+        It works on a copy, so that the rounds go on as if nothing had happened.
+        """
+        sizes, now = [], self.server
+        server = replace(now, state=clone(now.state), own=clone(now.own), memory=clone(now.memory))
 
         def counted(summaries: Iterable[State]) -> Iterator[State]:
             for summary in summaries:
@@ -197,15 +211,13 @@ class Federation:
         down = nbytes(received) * len(self.job.partition)
         summaries = self.engine.summarise(range(len(self.job.partition)), received)
         sent = counted(summaries)
-        self.method.finish(self.server, sent)
+        self.method.finish(server, sent)
         for _ in sent:
             pass
-        self._check_model("after the last round")
-        return sum(sizes), down
+        return Completion(server, sum(sizes), down)
 
-    def _check_model(self, when: str) -> None:
+    def _check_model(self, server: Server, when: str) -> None:
         """Stop, before anything is written, if what the server made cannot be used."""
-        server = self.server
         problem = defect(server.state, {}) or defect(server.own, {}) or defect(server.memory, {})
         if problem is not None:
             raise RunError(f"{when}: the server's new model is of no use: {printable(problem)}; lower train.lr")
@@ -215,22 +227,22 @@ class Federation:
 
     def _measure(self, record: Round, watched: Watched | None) -> None:
         self.measurer.forget()
+        self._completion = None
         if self._is_measured(record.round):
-            measured = self.measurer.measure(self.server.state, watched)
-            record.general, record.validation, record.measures = (
-                measured.general,
-                measured.validation,
-                measured.measures,
-            )
+            seen = self.measurer.measure(self.server.state, watched)
+            record.general, record.validation, record.measures = seen.general, seen.validation, seen.measures
+        if self.method.finishes and self.measurer.sees_global and record.round > len(self.schedule) - LAST:
+            self._completion = self._complete()
+            record.completed = self.measurer.measure(self._completion.server.state)
 
-    def _validation(self, general: float | None, personals: Sequence[Personal]) -> Validation | None:
+    def _validation(self, last5: Sequence[Measured], personals: Sequence[Personal]) -> Validation | None:
         """What clients held out to validate says of the final models; None if nothing was held out."""
         if not self.job.settings.data.validation_fraction:
             return None
-        last = [r.validation for r in self.records[-LAST:] if r.validation is not None]
+        general = [seen.validation for seen in last5 if seen.validation is not None]
         own = {p.client: p.validation for p in personals}
         per_client = [own.get(client) for client in range(len(self.job.partition))] if personals else []
-        return Validation(general, mean(last), per_client, self.measurer.classes_left_out)
+        return Validation(last5[-1].validation, mean(general), per_client, self.measurer.classes_left_out)
 
     def _sound(
         self, trained: Iterable[Trained | Missing], record: Round, received: State, watched: Watched | None

@@ -41,6 +41,12 @@ class Measurer:
         """The model has changed since it was measured."""
         self._tested = None
 
+    @property
+    def sees_global(self) -> bool:
+        """Whether there is a global model, and something to measure it on."""
+        held_out = self.job.settings.data.validation_fraction > 0
+        return self.job.method.has_global and (self.engine.measures or held_out)
+
     def measure(self, model: State, watched: Watched | None = None) -> Measured:
         """What is measured of a global model, and of the participants that it was made of."""
         metrics = self.job.metrics

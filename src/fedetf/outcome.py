@@ -58,6 +58,12 @@ class Round:
     refused: dict[int, str] = field(default_factory=dict)  # client -> why its update was left out
     missing: dict[int, str] = field(default_factory=dict)  # client -> why there was none, on real sites
     measures: Values = field(default_factory=dict)  # what the chosen metrics give besides the accuracy, where measured
+    completed: Measured | None = None  # of the model as it would be, had the run ended here; see Method.finishes
+
+    @property
+    def reported(self) -> Measured:
+        """What tables report of the global model: of the completed one, where a method completes it."""
+        return self.completed or Measured(self.general, self.validation, self.measures)
 
 
 @dataclass
@@ -66,7 +72,7 @@ class Outcome:
 
     rounds: list[Round]
     general: float | None  # accuracy of the final global model on the test set
-    general_last5: float | None  # the mean over the last five rounds; of a model that was finished afterwards, its own
+    general_last5: float | None  # the mean over the last five rounds; of completed models, if the method completes them
     bytes_up: int
     bytes_down: int
     model: State  # the final global model, fixed tensors included

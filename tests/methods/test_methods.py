@@ -1,6 +1,7 @@
 """What every method must do, whatever it is."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from fedetf.engines.job import Job
 from fedetf.engines.worker import Worker
 from fedetf.federation import Federation
 from fedetf.methods import METHODS
+from fedetf.runs.read import read_run
 
 TEN = ["fedavg", "fedprox", "feddyn", "ditto", "fedrep", "fedrod", "ccvr", "fedproto", "fednh", "fedetf"]
 OPTIONS = {"clients": 4, "alpha": 0.2, "participation": 0.5, "rounds": 2, "epochs": 1}
@@ -191,3 +193,24 @@ def test_a_part_of_the_encoder_can_be_trained_alone() -> None:
     assert moved
     assert all(name.startswith(("encoder.stages.1.", "head.")) for name in moved)
     assert any(name.startswith("encoder.stages.1.") for name in moved)
+
+
+@pytest.mark.parametrize("method", ["ccvr", "spherefed"])
+def test_a_completed_model_is_measured_at_each_of_the_last_five_rounds(method: str, tmp_path: Path) -> None:
+    """After t rounds it is the final model of a run of t rounds; the rounds themselves go on as if nothing happened."""
+    options = {"method": method, "clients": 3, "epochs": 1, "alpha": 0.3, "model": "mlp", "engine": "serial"}
+    options["settings"] = {"data.limit": 120, "data.test_limit": 50, "data.validation_fraction": 0.2, "train.lr": 0.1}
+    result = fedetf.run(rounds=7, out=tmp_path / "run", **options)
+    ends = {t: fedetf.run(rounds=t, **options) for t in range(3, 8)}
+    lines = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert [t for t, line in enumerate(lines, start=1) if "completed" in line] == list(ends)
+    assert [lines[t - 1]["completed"]["general"] for t in ends] == [end.general for end in ends.values()]
+    validations = [end.summary["validation"]["general"] for end in ends.values()]
+    assert [lines[t - 1]["completed"]["validation"] for t in ends] == validations
+    assert any(line["general"] != line["completed"]["general"] for line in lines[2:])
+    assert result.general_last5 == pytest.approx(sum(end.general for end in ends.values()) / 5)
+    assert result.summary["validation"]["general_last5"] == pytest.approx(sum(validations) / 5)
+    rounds_up = sum(line["bytes_up"] for line in lines)
+    last_exchange = ends[3].summary["bytes_up"] - sum(r.bytes_up for r in ends[3].rounds)
+    assert result.summary["bytes_up"] == rounds_up + last_exchange > rounds_up  # those for measuring do not count
+    assert read_run(tmp_path / "run").curve("general")[2:] == [end.general for end in ends.values()]

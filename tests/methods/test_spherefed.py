@@ -96,4 +96,4 @@ def test_w_stands_still_in_the_rounds_and_only_w_moves_after_them() -> None:
     assert not torch.equal(result.outcome.model["head.W"], initial["head.W"])
     personal = Worker(result.job, torch.device("cpu")).personalise(0, result.outcome.model, {}).state
     assert torch.equal(personal["head.W"], result.outcome.model["head.W"])
-    assert result.general == result.general_last5
+    assert result.general == result.rounds[-1].completed.general

@@ -48,7 +48,9 @@ class Method(BaseModel):
     uploads: ClassVar[Forms] = {}  # what :meth:`upload` adds to the shared tensors
     summaries: ClassVar[Forms] = {}  # what :meth:`summarise` gives; clients can send nothing else
     temperatures: ClassVar[tuple[str, ...]] = ()  # single numbers that an adaptive server optimiser leaves alone
-    finishes: ClassVar[bool] = False  # True: :meth:`summarise` and :meth:`finish` follow the last round
+    finishes: ClassVar[bool] = (
+        False  # True: :meth:`summarise` and :meth:`finish` complete the model after the last round
+    )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:

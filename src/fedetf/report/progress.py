@@ -222,5 +222,6 @@ def describe(record: Round) -> str:
     """A round in a few words."""
     loss = "-" if record.loss is None else f"{record.loss:.3f}"
     general = "" if record.general is None else f"  general {percent(record.general)}"
+    general += "" if record.completed is None else f" ({percent(record.completed.general)} completed)"
     refused = f"  {len(record.refused)} updates refused" if record.refused else ""
     return f"loss {loss}{general}{refused}"

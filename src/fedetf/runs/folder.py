@@ -31,6 +31,7 @@ from fedetf.runs.records import CONFIG, PARTITION, RESULT, ROUNDS, SCHEDULE, Per
 from fedetf.settings import Settings
 
 LOCK = ".lock"
+OPTIONAL = ("general", "validation", "measures", "completed", "refused", "missing")  # of a round; left out if empty
 
 
 def default_folder(settings: Settings, what: str) -> Path:
@@ -201,7 +202,11 @@ def round_line(record: Round) -> dict[str, Any]:
     """A round as rounds.jsonl has it: what is empty is left out."""
     line = dict(vars(record))
     del line["trained"]  # all participants, once the round is done
-    for name in ("general", "validation", "refused", "missing", "measures"):
-        if not line[name] and line[name] != 0:
-            del line[name]
-    return line
+    if record.completed is not None:
+        line["completed"] = _there(vars(record.completed))
+    optional = {name: line.pop(name) for name in OPTIONAL}
+    return {**line, **_there(optional)}
+
+
+def _there(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value or value == 0}

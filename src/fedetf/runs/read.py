@@ -64,14 +64,13 @@ class Run:
             return self.result.general_last5 if metric == "general" else self.result.personal
         if metric == FIRST_STEP:
             return [self.result.personal, *self.result.personal_curve[:2]][-1]
-        values = [line.measures.get(metric) for line in self.rounds[-LAST:]]
+        values = [line.value(metric) for line in self.rounds[-LAST:]]
         known = [value for value in values if value is not None]
         return statistics.mean(known) if known else None
 
     def curve(self, metric: str) -> list[float]:
         """A value per round, NaN where it was not measured."""
-        values = (line.general if metric == "general" else line.measures.get(metric) for line in self.rounds)
-        return [math.nan if value is None else value for value in values]
+        return [math.nan if (value := line.value(metric)) is None else value for line in self.rounds]
 
 
 def by_seed(runs: Iterable[Run], metric: str) -> dict[int, float]:

@@ -34,6 +34,14 @@ Accuracy = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[Accuracy | None, BeforeValidator(_finite_or_none)]
 
 
+class MeasuredLine(BaseModel):
+    """What was measured of a global model."""
+
+    general: Share = None
+    validation: Share = None
+    measures: dict[str, Maybe] = {}
+
+
 class RoundLine(BaseModel):
     """A line of rounds.jsonl."""
 
@@ -45,6 +53,12 @@ class RoundLine(BaseModel):
     measures: dict[str, Maybe] = {}
     refused: dict[int, str] = {}
     missing: dict[int, str] = {}
+    completed: MeasuredLine | None = None  # of the model as it would be, had the run ended there
+
+    def value(self, metric: str) -> float | None:
+        """What tables and curves show: of the completed model, where a method completes it."""
+        reported = self if self.completed is None else self.completed
+        return reported.general if metric == "general" else {**self.measures, **reported.measures}.get(metric)
 
 
 class RoundLines(RootModel[list[RoundLine]]):

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def scalars(record: Round) -> dict[str, float]:
     """The numbers of a round that are worth a curve: loss, general accuracy and whatever was measured besides."""
     values = {"loss": record.loss, "general": record.general, "validation": record.validation, **record.measures}
-    return dict(_finite(values))
+    completed = {} if record.completed is None else {"general_completed": record.completed.general}
+    return dict(_finite({**values, **completed}))
 
 
 def _finite(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -43,7 +43,9 @@ def test_steps(kind: str, copy: Path, tmp_path: Path, write_parquet) -> None:
     for split, n in (("train", 60), ("test", 20)):
         write_parquet(f"data/mine/{split}.parquet", images(n), list(np.arange(n) % 10))
     here = {**os.environ, "PYTHONPATH": str(copy / "src"), "FEDETF_DATA": str(tmp_path / "data")}
-    steps = subprocess.run(["bash", "-ec", STEPS[kind]], cwd=copy, env=here, capture_output=True, text=True, check=False)
+    steps = subprocess.run(
+        ["bash", "-ec", STEPS[kind]], cwd=copy, env=here, capture_output=True, text=True, check=False
+    )
     assert steps.returncode == 0, steps.stdout + steps.stderr
     assert re.search(r"\bmine\b", steps.stdout)  # it is listed
     result = json.loads((copy / "runs" / "mine" / "result.json").read_text())

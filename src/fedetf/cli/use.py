@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
     _add_model(predict)
     predict.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help="files of images, or folders of them")
     predict.add_argument("--format", choices=sorted(FORMATS), default="table", help="default: table")
-    predict.add_argument("--top", metavar="N", type=int, default=1, help="number of classes to show for each image (default: 1)")
+    predict.add_argument("--top", metavar="N", type=int, default=1, help="number of classes to show (default: 1)")
     export = add_command(
         commands,
         "export",

@@ -10,7 +10,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile --
 PYTEST := $(if $(shell command -v timeout),timeout --foreground --signal=INT --kill-after=60 60m )$(BIN)/pytest \
 	--numprocesses auto --dist loadgroup
 
-.PHONY: demo setup test fuzz coverage quick lint docs clean
+.PHONY: demo setup test fuzz coverage quick lint docs dist clean
 
 demo: $(VENV)/core
 	$(BIN)/fedetf demo
@@ -39,6 +39,12 @@ lint: setup
 # Strict: a broken link or a docstring that cannot be read is an error. The variable silences an advertisement.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Wheel and sdist into dist/, tried out in empty environments: `fedetf demo`, `run` and `report`.
+dist: setup
+	rm -rf dist
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist
+	$(BIN)/python tools/check_dist.py dist
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -8,7 +8,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile --
 
 # Each test has a limit (pyproject.toml); this one is for all of them, should pytest itself stand still.
 PYTEST := $(if $(shell command -v timeout),timeout --foreground --signal=INT --kill-after=60 60m )$(BIN)/pytest \
-	--numprocesses auto --dist loadgroup
+	--numprocesses auto --dist loadgroup -rfEs
 
 .PHONY: demo setup test fuzz coverage quick lint docs dist clean
 
@@ -18,7 +18,7 @@ demo: $(VENV)/core
 setup: $(VENV)/dev
 
 test: setup lint docs
-	$(PYTEST) --durations 30 -rs
+	$(PYTEST) --durations 30
 
 # Strangers' settings, command lines, files and messages: 10,000 new examples of each test, hours on two cores.
 fuzz: setup

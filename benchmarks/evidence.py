@@ -2,7 +2,8 @@
 
     python benchmarks/evidence.py run     go through the list, all cores, at the lowest priority
     python benchmarks/evidence.py status  what is done, and how long the rest takes
-    python benchmarks/evidence.py keep    copy the small files of every run to benchmarks/results
+    python benchmarks/evidence.py keep    copy the small files of every run to benchmarks/results, and of an
+                                          unfinished one what it goes on from, on another machine if need be
 
 The list (benchmarks/evidence.txt) has one ``fedetf reproduce`` or ``fedetf compare`` command a line. What is done is
 not run again, so a queue that was killed, at whatever moment, goes on with the same call. It pauses while
@@ -15,6 +16,7 @@ import ctypes
 import json
 import os
 import shlex
+import shutil
 import signal
 import statistics
 import subprocess
@@ -31,16 +33,19 @@ from fedetf.cli import build_parser
 from fedetf.cli.flags import given_settings
 from fedetf.cli.reproduce import chosen_part
 from fedetf.comparison.plan import PlannedRun
-from fedetf.comparison.plan import plan as plan_comparison
-from fedetf.files import write_whole
+from fedetf.comparison.run import plan_all
+from fedetf.files import MIB, write_whole
 from fedetf.paper.experiment import load_experiment
 from fedetf.paper.experiment import plan as plan_experiment
+from fedetf.runs.folder import needed_to_go_on
 from fedetf.runs.read import is_done, read_holdings, rounds_so_far
 from fedetf.runs.records import CONFIG, PARTITION, RESULT, ROUNDS
 
 HERE = Path(__file__).resolve().parent
 KEPT = (CONFIG, ROUNDS, RESULT)  # the last last: it says that a run is whole
 # and of partition.json who holds how many of a class
+UNFINISHED = "unfinished"  # the folder of what a run goes on from, for as long as it is not finished
+MOST = 20 * MIB  # that is kept of one
 PR_SET_PDEATHSIG = 1  # Linux: the signal that a process gets when its parent dies
 
 
@@ -87,8 +92,10 @@ def planned(words: list[str]) -> Iterator[PlannedRun]:
         yield from {trial.run.folder: trial.run for trial in trials}.values()
     elif words[1] == "compare":
         seeds = options.seeds if isinstance(options.seeds, list) else [options.seeds]
-        settings, equal = given_settings(options), options.equal_budget
-        yield from plan_comparison(options.methods, seeds, options.source, settings, equal, options.out)[1]
+        settings, equal, references = given_settings(options), options.equal_budget, not options.no_references
+        yield from plan_all(
+            options.methods, seeds, options.source, settings, equal, options.out, references=references
+        )[1]
     else:
         raise SystemExit(f"error: the list takes fedetf reproduce and fedetf compare, not: {shlex.join(words)}")
 
@@ -96,7 +103,7 @@ def planned(words: list[str]) -> Iterator[PlannedRun]:
 # --- the three commands -----------------------------------------------------------------------------------------------
 
 
-def run(commands: list[Command], out: Path) -> int:
+def run(commands: list[Command], out: Path, results: Path) -> int:
     """Run what is missing, in order; a command that fails is tried again by the next call."""
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -107,7 +114,7 @@ def run(commands: list[Command], out: Path) -> int:
     failed = 0
     with lock:
         os.nice(19)
-        restore(commands, out)
+        restore(commands, out, results)
         for number, command in enumerate(commands, start=1):
             if command.done(out) == len(command.runs):
                 continue
@@ -176,7 +183,7 @@ def status(commands: list[Command], out: Path) -> int:
     return 0
 
 
-def keep(commands: list[Command], out: Path, results: Path = HERE / "results") -> int:
+def keep(commands: list[Command], out: Path, results: Path) -> int:
     """Copy what the documentation is made from, also of runs that are not finished."""
     for run in (run for command in commands for run in command.runs):
         source, target = out / run.folder, results / run.folder
@@ -187,7 +194,30 @@ def keep(commands: list[Command], out: Path, results: Path = HERE / "results") -
         for name in KEPT:
             if (source / name).is_file():
                 write_whole(target / name, (source / name).read_bytes())
+        if is_done(source):
+            shutil.rmtree(target / UNFINISHED, ignore_errors=True)
+        else:
+            keep_unfinished(source, target / UNFINISHED)
     return 0
+
+
+def keep_unfinished(source: Path, target: Path) -> None:
+    """Copy what a run goes on from, unless it is large; what was kept of it before is replaced as a whole."""
+    try:
+        files = {path.relative_to(source): path.read_bytes() for path in needed_to_go_on(source)}
+    except FileNotFoundError:  # the run went on meanwhile; the next call keeps it
+        return
+    size = sum(map(len, files.values()))
+    if size > MOST:
+        print(f"{source} needs {size / MIB:.0f} MiB to go on: not kept")
+        return
+    new = target.with_suffix(".part")
+    shutil.rmtree(new, ignore_errors=True)
+    for name, content in files.items():
+        write_whole(target_file(new / name.parent, name.name), content)
+    if files:
+        shutil.rmtree(target, ignore_errors=True)
+        new.rename(target)
 
 
 def target_file(folder: Path, name: str) -> Path:
@@ -196,13 +226,20 @@ def target_file(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def restore(commands: list[Command], out: Path, results: Path = HERE / "results") -> None:
-    """Put finished runs back that were kept, so that a new machine does not run them again."""
+def restore(commands: list[Command], out: Path, results: Path) -> None:
+    """Put back what was kept, so that a new machine runs nothing again and goes on with what was not finished."""
+    new = out / ".part"  # a folder of a run is there as a whole, or not at all
     for run in (run for command in commands for run in command.runs):
         source, target = results / run.folder, out / run.folder
-        if is_done(source) and not target.exists():
-            for name in KEPT:
-                write_whole(target_file(target, name), (source / name).read_bytes())
+        shutil.rmtree(new, ignore_errors=True)
+        if target.exists() or not (is_done(source) or (source / UNFINISHED).is_dir()):
+            continue
+        if not is_done(source):
+            shutil.copytree(source / UNFINISHED, new)
+        for name in KEPT:
+            if (source / name).is_file():
+                write_whole(target_file(new, name), (source / name).read_bytes())
+        new.rename(target_file(target.parent, target.name))
 
 
 def main() -> int:
@@ -211,9 +248,13 @@ def main() -> int:
     parser.add_argument("what", choices=["run", "status", "keep"])
     parser.add_argument("--list", metavar="FILE", type=Path, default=HERE / "evidence.txt", help="the commands")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("runs/evidence"), help="where the runs go")
+    kept = HERE / "results"
+    parser.add_argument("--results", metavar="DIR", type=Path, default=kept, help="where small files of runs are kept")
     options = parser.parse_args()
     commands = read_commands(options.list)
-    return {"run": run, "status": status, "keep": keep}[options.what](commands, options.out)
+    if options.what == "status":
+        return status(commands, options.out)
+    return {"run": run, "keep": keep}[options.what](commands, options.out, options.results)
 
 
 if __name__ == "__main__":

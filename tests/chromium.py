@@ -74,13 +74,13 @@ class Browser:
         message, _, self._left = self._left.partition(b"\0")
         return json.loads(message)
 
-    def open(self, path: Path, width: int = 1200, height: int = 900, scripts: bool = True) -> None:
-        """Open a file in a window of some size and wait until it is loaded; its events are kept."""
+    def open(self, page: Path | str, width: int = 1200, height: int = 900, scripts: bool = True) -> None:
+        """Open a file or an address in a window of some size and wait until it is loaded; its events are kept."""
         self.events.clear()
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.send("Emulation.setDeviceMetricsOverride", **size)
         self.send("Emulation.setScriptExecutionDisabled", value=not scripts)
-        self.send("Page.navigate", url=path.absolute().as_uri())
+        self.send("Page.navigate", url=page if isinstance(page, str) else page.absolute().as_uri())
         while not self.seen("Page.loadEventFired"):
             self.events.append(self._receive())
 

@@ -45,6 +45,7 @@ def _digits_once() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_outside_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDETF_DATA", raising=False)
+    monkeypatch.setenv("FEDETF_CACHE", "off")
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,7 @@ def _same_numbers() -> None:
 @pytest.fixture(autouse=True)
 def _one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one core the engine is the serial one, unless a test says otherwise: most look into it."""
-    monkeypatch.setattr("fedetf.engines.make.cores", lambda: 1)
+    monkeypatch.setattr("fedetf.engines.placement.cores", lambda: 1)
 
 
 def png(pixels: np.ndarray) -> bytes:

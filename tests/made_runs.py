@@ -19,6 +19,7 @@ def make_run(
     measures: Sequence[str] = (),
     classes: list[str] | None = None,
     level: float = 0.5,
+    majority: float | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Write a finished run and return its result; ``level`` is the accuracy that it reaches."""
@@ -48,7 +49,7 @@ def make_run(
     result = {
         "method": method, "dataset": "digits", "model": "cnn", "seed": seed, "clients": clients, "rounds": rounds,
         "general": general[-1] if general else None, "general_last5": last5, "personal": personal,
-        "personal_per_client": [personal] * clients,
+        "personal_per_client": [personal] * clients, "personal_majority": majority,
         "personal_curve": [min(1.0, level + 0.01 * i) for i in range(22)] if method == "fedetf" else [],
         "epochs_train": 3.0 * rounds, "epochs_personal": 3.0, "clients_without_test": 0, "clients_with_one_class": 0,
         "refused_updates": 0, "bytes_up": 4_000_000 * rounds, "bytes_down": 4_000_000 * rounds,

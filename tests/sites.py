@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,15 @@ def carried(message: Message) -> Message:
 class Wire(Grid):
     """Three nodes in this process. Each message goes through the real ClientApp, as bytes in both directions."""
 
-    def __init__(self, app: Path, keep: Path, data: Callable[[int], str] = lambda site: "digits", **config: Any):
+    def __init__(
+        self,
+        app: Path,
+        keep: Path,
+        data: Callable[[int], str] = lambda site: "digits",
+        names: Sequence[str] = SITES,
+        **config: Any,
+    ):
+        self.names = names
         spec = spec_from_file_location("fedetf_app", app / "fedetf_app.py")
         assert spec is not None
         assert spec.loader is not None
@@ -79,11 +87,11 @@ class Wire(Grid):
         self.app, self.server, self.client = app, module.server, module.client
         pyproject = tomllib.loads((app / "pyproject.toml").read_text())
         self.config = {**flatten_dict(pyproject["tool"]["flwr"]["app"]["config"]), **config}
-        self.nodes = {100 + k: {"data": data(k), "keep": str(keep / name)} for k, name in enumerate(SITES)}
+        self.nodes = {100 + k: {"data": data(k), "keep": str(keep / name)} for k, name in enumerate(names)}
         self.answers: list[Message] = []  # all that left a site
         self.spoil: Callable[[Message, Message], Message | None] = lambda request, answer: answer
         self.away: Callable[[str], bool] = lambda name: False
-        self.lives = dict.fromkeys(SITES, 1)  # how often a node was started
+        self.lives = dict.fromkeys(names, 1)  # how often a node was started
         self._open: dict[str, Message] = {}
 
     def run_server(self) -> None:
@@ -91,7 +99,7 @@ class Wire(Grid):
         self.server(self, Context(1, 1, {}, RecordDict(), self.config))
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        there = [(100 + k, name) for k, name in enumerate(SITES) if not self.away(name)]
+        there = [(100 + k, name) for k, name in enumerate(self.names) if not self.away(name)]
         known = [
             NodeInfo(node_id=node, name=name, last_activated_at=str(self.lives[name])) for node, name in reversed(there)
         ]
@@ -140,6 +148,7 @@ DIGITS = functools.cache(load._digits)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pauses, and the digits are read once: every step of a site reads its data, as in a process of its own."""
     monkeypatch.setattr("fedetf.flower.engine.PAUSE", 0.0)
+    monkeypatch.setattr("fedetf.flower.describe.PAUSE", 0.0)
     monkeypatch.setattr(load, "_digits", DIGITS)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from fedetf import bench
 from fedetf.bench.scale import deal
+from fedetf.bench.startup import loading
 from fedetf.cli import main
 
 
@@ -23,7 +24,7 @@ def test_contestants_take_turns_and_the_first_is_not_counted() -> None:
 
 
 def test_the_same_images_for_any_number_of_clients() -> None:
-    dealt, same = deal(1000, False, 20_000), deal(1000, True, 20_000)
+    dealt, same = deal(1000, None, 20_000), deal(1000, 256, 20_000)
     assert sorted(i for part in dealt.train for i in part) == list(range(20_000))
     assert {len(part) for part in same.train} == {256}
 
@@ -42,6 +43,8 @@ def test_stages_costs_clients_and_the_bare_loop() -> None:
     measured = bench._in_process(20, "same", 1, 1000)
     assert measured["images"] == 10 * 256
     assert measured["bytes"] > 0
+    assert bench._in_process(20, "3", 1, 100)["images"] == 20 * 3
+    assert all(seconds > 0 for seconds in loading(100))
     with bench._bare("channels_last", 0.01) as once:
         assert once() > 0
 
@@ -51,9 +54,9 @@ def test_the_table_and_the_json_say_the_same(
 ) -> None:
     monkeypatch.setattr(bench, "LOCK", tmp_path / "lock")  # another benchmark of this machine is none of its business
     row = bench.Row("process engine", 220.0, "images/s", 1.05, "bare loop")
-    for name in ("_one_core", "_all_cores", "_finetuning", "_costs", "_clients"):
+    for name in ("_one_core", "_all_cores", "_finetuning", "_costs", "_clients", "_sizes", "start_up"):
         monkeypatch.setattr(bench, name, lambda scale, repeats: [row])
     assert main(["bench", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == [vars(row)] * 5
+    assert json.loads(capsys.readouterr().out)["rows"] == [vars(row)] * 7
     assert main(["bench"]) == 0
     assert "process engine       220  images/s   1.05  × bare loop" in capsys.readouterr().out

@@ -9,6 +9,7 @@ import pytest
 from conftest import images
 
 from fedetf.cli import main
+from fedetf.methods import METHODS
 
 QUICK = ["--clients", "3", "--rounds", "1", "--epochs", "1", "--set", "data.limit=150"]
 
@@ -29,6 +30,18 @@ def test_run_ends_with_a_table_and_the_folder(capsys: pytest.CaptureFixture[str]
     assert "files: runs/a" in out
     assert "round 1/1" in err
     assert "personal models 3/3" in err
+
+
+def test_a_run_names_who_is_below_the_majority(capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights that stay at their first values are right at random; on two shards a constant answer is right half."""
+    frozen = ["--clients", "5", "--set", "train.lr=0", "--set", "data.partition=shards", "--set", "data.shards=2"]
+    assert main(["run", *QUICK, "--method", "fedavg", *frozen, "--set", "personal.enabled=false", "--out", "r"]) == 0
+    result = json.loads(Path("r/result.json").read_text())
+    pairs = list(zip(result["per_client"]["general"]["accuracy"], result["majority_per_client"], strict=True))
+    low = [f"client {k}" for k, (value, majority) in enumerate(pairs) if value < majority]
+    assert low
+    said = "the global model is below always answering the client's most frequent training class for "
+    assert said + ", ".join(low) + "\n" in capsys.readouterr().out
 
 
 def test_run_alone_chooses_a_folder() -> None:
@@ -84,10 +97,19 @@ def test_transforms_are_listed_by_their_settings(capsys: pytest.CaptureFixture[s
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["update.top_k", "update.bits"]
 
 
-def test_all_ten_models_are_listed_with_their_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_models_are_listed_with_their_counts(capsys: pytest.CaptureFixture[str]) -> None:
     main(["list", "models", "--json"])
     rows = {row["name"]: row["parameters"] for row in json.loads(capsys.readouterr().out)}
-    assert len(rows) == 10
+    assert rows.keys() >= {
+        "cnn",
+        "mlp",
+        "resnet20",
+        "wrn56_4",
+        "densenet121",
+        "mobilenetv2",
+        "efficientnet_b0",
+        "vgg11",
+    }
     assert rows["resnet18"] == 11_173_962 - 5130  # kuangliu's, less the 10-class head
     assert all(isinstance(count, int) and count > 0 for count in rows.values())
 
@@ -98,7 +120,8 @@ def test_all_ten_models_are_listed_with_their_counts(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--method", "nope"], "unknown method 'nope'; choose from: ccvr, ditto, fedavg, fedbabu"),
+        (["run", "--method", "nope"], "unknown method 'nope'; choose from: apfl, ccvr, ditto, fedala"),
+        (["run", "--method", "smooth.py"], "does not say which method of the file; give --method smooth.py:NAME"),
         (["run", "--method", "fedevg"], "did you mean 'fedavg'?"),
         (["run", "--model", "nope"], "unknown model 'nope'"),
         (["run", "--alpha", "0"], "data.alpha"),
@@ -216,3 +239,31 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert end.value.code == 0
     assert capsys.readouterr().out.startswith("fedetf 0.")
+
+
+def test_the_list_of_methods_is_that_of_the_classes_and_does_not_wait_for_torch() -> None:
+    code = (
+        "import sys\nfrom fedetf.cli import main\nmain(['list', 'methods', '--json'])\nsys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    listed = [(row["name"], row["description"], row["citation"]) for row in rows]
+    assert listed == [(name, method.summary, method.citation) for name, method in METHODS.items()]
+    said = [(row["family"], row["extra_passes"], row["suggested_rate"]) for row in rows]
+    assert said == [(method.family, method.extra_passes, method.suggested_rate) for method in METHODS.values()]
+    assert all(isinstance(row["extra_bytes_up"], int) and isinstance(row["client_state"], list) for row in rows)
+    assert len(rows) >= 32
+
+
+def test_the_list_of_methods_as_people_read_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["list", "methods"]) == 0
+    lines = {
+        line.split()[0]: " ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line[:1] != " "
+    }
+    assert lines["name"] == "name description family extra passes extra bytes client keeps rate"
+    assert lines["spherefed"].endswith("fixed classifier 0 -2,600 down, -2,600 up, 37,968 in the end × 55")
+    assert lines["apfl"].endswith("personal 3 +0 down, +0 up v, alpha × 1")

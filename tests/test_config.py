@@ -111,3 +111,9 @@ def test_every_setting_says_what_it_is() -> None:
     rows = describe_settings()
     assert all(description for _, _, description in rows)
     assert {key.split(".")[0] for key, _, _ in rows} == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize("key", ["method..", "method.a.b"])
+def test_a_methods_numbers_are_no_sections(key: str) -> None:
+    with pytest.raises(UserError, match="is a value, not a section"):
+        resolve(None, {key: False})

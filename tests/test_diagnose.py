@@ -1,6 +1,7 @@
 """fedetf diagnose: advice against Student's t, drift against closed forms, and the command."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from scipy import stats
 
 import fedetf
 from fedetf.cli import main
-from fedetf.diagnose import Verdict, advise, diagnose
+from fedetf.diagnose import Verdict, advise, diagnose, learned
+from fedetf.report.diagnosis import diagnosis_sections
 
 
 def test_the_interval_is_students() -> None:
@@ -63,17 +65,57 @@ def test_drift_is_the_measure_of_a_plain_run() -> None:
     measures = fedetf.run(method="fedavg", seed=7, settings=measured).rounds[-1].measures
     assert found.drift.classifiers == pytest.approx(measures["classifier_consistency"])
     assert found.drift.updates == pytest.approx(measures["update_consistency"])
+    advice = diagnosis_sections(replace(found, advice=advise([0.04])))[0]
+    assert "from a single seed: no interval" in advice.sentences[0]
 
 
-SMALL = ["--rounds", "2", "--epochs", "1", "--seeds", "7,8", "--set", "data.limit=200", "--clients", "4"]
+@pytest.mark.parametrize(
+    ("accuracies", "samples", "above"),
+    [
+        ([0.30, 0.10, 0.30], 100, True),  # most seeds
+        ([0.30, 0.10, 0.10], 100, False),
+        ([0.30, 0.10], 100, False),  # half of them
+        ([0.12], 10_000, True),  # P(X ≥ 1200) < 0.05 at 0.11
+        ([0.12], 100, False),
+        ([0.115], 2000, False),  # above 0.10, but not by a point
+    ],
+)
+def test_learned_is_above_chance_by_a_point_with_most_seeds(accuracies: list[float], samples: int, above: bool) -> None:
+    assert learned(accuracies, samples, 0.1) is above
+    tail = stats.binom.sf(np.array(accuracies) * samples - 0.5, samples, 0.11)
+    assert bool((tail < 0.05).mean() > 0.5) is above
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_no_advice_where_nothing_was_learned(seeds: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert advise([0.1, 0.11, 0.1][:seeds], has_learned=False).verdict is Verdict.DID_NOT_LEARN
+    numbers = ",".join(map(str, range(7, 7 + seeds)))
+    frozen = ["--rounds", "1", "--epochs", "1", "--set", "train.lr=0", "--set", "data.test_limit=100"]
+    assert main(["diagnose", *frozen, "--seeds", numbers, "--clients", "3", "--set", "data.limit=100"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "No advice: the trial did not learn" in out
+    assert "alone gives 10.0 %" in out
+    assert "FedETF − FedAvg" not in out
+
+
+SMALL = ["--rounds", "4", "--epochs", "3", "--seeds", "7,8", "--set", "data.limit=200", "--clients", "4"]
 
 
 @pytest.mark.parametrize("name", ["page.html", "page.md"])
 def test_the_command_prints_and_writes(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", *SMALL, "--alpha", "0.1", "--out", str(tmp_path / name)]) == 0
+    assert main(["diagnose", *SMALL, "--alpha", "1", "--out", str(tmp_path / name)]) == 0
     out, err = capsys.readouterr()
     out, page = " ".join(out.split()), (tmp_path / name).read_text()
-    for text in ("Advice: ", "95% interval over 2 seeds", "Who holds what", "Drift of local classifiers", "seed 8"):
+    for text in (
+        "Advice: ",
+        "95% interval over 2 seeds",
+        "What kind of heterogeneity",
+        "Features: no difference shown",
+        "Who holds what",
+        "Drift of local classifiers",
+        "seed 8",
+        "by exact tests",
+    ):
         assert text in out
         assert text in page
     assert err.count("trial of ") == 4
@@ -117,7 +159,7 @@ def test_a_column_of_sites(hospitals: Path, tmp_path: Path, capsys: pytest.Captu
     out = " ".join(capsys.readouterr().out.split())
     assert "3 clients, one for each hospital" in out
     assert "2 of 3 hold a single one" in out
-    assert "from a single seed: no interval" in out
+    assert "No advice: the trial did not learn" in out  # from a few images in one round
     result = fedetf.run(dataset=str(hospitals), site_column="hospital", rounds=1, epochs=1, out=tmp_path / "run")
     assert result.partition.sites == ["north", "south", "west"]
     counts = result.partition.counts

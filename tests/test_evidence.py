@@ -3,17 +3,20 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from filelock import FileLock
 from fuzz import fingerprint
 
+from fedetf import compare
 from fedetf.bench import LOCK
 from fedetf.core.state import load_state
 
@@ -22,10 +25,19 @@ LIST = """# a comment
 fedetf reproduce table5 --methods fedavg --seeds 8,9 --out smoke   # two of four runs are those of the next line
 fedetf reproduce table1 --methods fedavg,ditto --columns "CIFAR-10, α = 0.1" --seeds 8 --out smoke
 
-fedetf compare --methods fedprox --seeds 7,8 --clients 3 --rounds 3 --epochs 1 --set data.limit=200 --out compared
+fedetf compare --no-references --methods fedprox --seeds 7,8 --clients 3 --rounds 3 --epochs 1 --set data.limit=200 \
+  --out compared
 """
 
-LONG = "fedetf compare --methods fedavg --seeds 7 --rounds 1000 --engine processes --workers 2 --out long"
+# FedDyn keeps something with every client.
+ONE = (
+    "fedetf compare --no-references --methods feddyn --seeds 7 --clients 3 --rounds 8 --epochs 1 "
+    "--set data.limit=200 --out one"
+)
+
+LONG = (
+    "fedetf compare --no-references --methods fedavg --seeds 7 --rounds 1000 --engine processes --workers 2 --out long"
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 in_one_worker = pytest.mark.xdist_group("evidence")  # so that the whole queue runs once
@@ -45,12 +57,23 @@ def first_child(pid: int) -> int:
     return int(started.read_text().split()[0])
 
 
-def queue(what: str, home: Path, commands: str = LIST) -> subprocess.Popen:
+def queue(what: str, home: Path, commands: str = LIST, kept: Path | None = None) -> subprocess.Popen:
     home.mkdir(exist_ok=True)
     (home / "list.txt").write_text(commands, "utf-8")
-    command = [sys.executable, str(SCRIPT), what, "--list", str(home / "list.txt"), "--out", str(home / "runs")]
+    places = {"--list": home / "list.txt", "--out": home / "runs", "--results": kept or home / "kept"}
+    command = [sys.executable, str(SCRIPT), what, *(str(word) for pair in places.items() for word in pair)]
     alone = {**os.environ, "TMPDIR": str(home)}  # another benchmark of this machine is none of its business
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone)
+
+
+def script() -> ModuleType:
+    """The queue as a module."""
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        import evidence
+    finally:
+        sys.path.pop(0)
+    return evidence
 
 
 def ended(process: subprocess.Popen) -> int:
@@ -136,11 +159,7 @@ def test_a_benchmark_stops_it_meanwhile(tmp_path: Path) -> None:
 
 @in_one_worker
 def test_small_files_are_kept_and_spare_a_new_machine_the_work(whole: Path, tmp_path: Path) -> None:
-    sys.path.insert(0, str(SCRIPT.parent))
-    try:
-        import evidence
-    finally:
-        sys.path.pop(0)
+    evidence = script()
     commands = evidence.read_commands(whole / "list.txt")
     kept, new = tmp_path / "results", tmp_path / "new"
     evidence.keep(commands, whole / "runs", kept)
@@ -158,3 +177,53 @@ def test_small_files_are_kept_and_spare_a_new_machine_the_work(whole: Path, tmp_
         assert len(counts) == run.settings.data.clients
     evidence.restore(commands, new, kept)
     assert all(command.done(new) == len(command.runs) for command in commands)
+
+
+def test_a_run_that_is_not_finished_goes_on_elsewhere_to_the_same_bits(tmp_path: Path) -> None:
+    kept, first, second, whole = (tmp_path / name for name in ("kept", "first", "second", "whole"))
+    process = queue("run", first, ONE, kept)
+    begun = first / "runs/one/feddyn-s7"
+    wait_for(lambda: (begun / "checkpoints/round-00002.safetensors").exists())
+    process.kill()
+    ended(process)
+    commands = script().read_commands(first / "list.txt")
+    script().keep(commands, first / "runs", kept)
+    assert not (kept / "one/feddyn-s7/result.json").exists()
+    files = sorted(str(path.relative_to(kept)) for path in kept.glob("one/feddyn-s7/unfinished/**/*") if path.is_file())
+    at = re.fullmatch(r".*/checkpoints/round-(\d+)\.safetensors", files[0])
+    assert at is not None, files
+    assert files[1:] == [f"one/feddyn-s7/unfinished/clients/{k}-{at[1]}.safetensors" for k in range(3)]
+
+    assert ended(queue("run", second, ONE, kept)) == 0
+    few = {"data.limit": 200, "engine.name": "serial"}
+    compare(["feddyn"], [7], references=False, clients=3, rounds=8, epochs=1, settings=few, out=whole / "runs/one")
+    assert len(results(whole)) == 2
+    assert results(second) == results(whole)
+    done = int(at[1])  # rounds that were not run again: they took the same seconds, to the last digit
+    assert seconds(second / "runs/one/feddyn-s7")[:done] == seconds(begun)[:done]
+    assert seconds(second / "runs/one/feddyn-s7")[done:] != seconds(begun)[done:]
+
+    script().keep(commands, second / "runs", kept)
+    assert (kept / "one/feddyn-s7/result.json").exists()
+    assert not list(kept.rglob("*.safetensors"))
+
+
+def seconds(folder: Path) -> list[float]:
+    """What each round of a run took."""
+    return [json.loads(line)["seconds"] for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_what_is_large_is_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = script()
+    compare(["fedavg"], [7], references=False, clients=3, rounds=2, epochs=1, out=tmp_path / "runs/one")
+    run = tmp_path / "runs/one/fedavg-s7"
+    (run / "result.json").unlink()
+    (size,) = [path.stat().st_size for path in run.glob("checkpoints/round-00002.*")]
+    for most, there in ((size - 1, False), (size, True)):
+        monkeypatch.setattr(evidence, "MOST", most)
+        evidence.keep_unfinished(run, tmp_path / "kept/unfinished")
+        assert ("not kept" in capsys.readouterr().out) is not there
+        kept = [path.name for path in (tmp_path / "kept").rglob("*.safetensors")]
+        assert kept == (["round-00002.safetensors"] if there else [])

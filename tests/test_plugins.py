@@ -15,8 +15,8 @@ import fedetf
 from fedetf import UserError
 from fedetf.cli import main
 from fedetf.config import resolve
+from fedetf.data.deals import registry as partitions
 from fedetf.data.partition import make_partition
-from fedetf.data.partition import registry as partitions
 from fedetf.methods import registry as methods
 from fedetf.nn.encoders import own_encoder
 from fedetf.plugins import Registry

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedetf.api import Result, resume, run
-    from fedetf.comparison.run import Comparison, compare
+    from fedetf.api import Result
+    from fedetf.comparison.run import Comparison
     from fedetf.core.forms import LikeParameters, Rows, Vector
     from fedetf.core.state import WeightedMean
     from fedetf.data.partition import dirichlet_partition, iid_partition, shard_partition
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fedetf.nn.etf import simplex_etf
     from fedetf.nn.heads import ETFHead
     from fedetf.nn.losses import balanced_cross_entropy
+    from fedetf.ranges import Range
+    from fedetf.report.interactive import compare, resume, run, tune
+    from fedetf.tuning.run import Tuning
 
 __version__ = "0.1.0"
 
@@ -28,10 +31,12 @@ __all__ = [
     "FederatedClassifier",
     "LikeParameters",
     "Method",
+    "Range",
     "Result",
     "Rows",
     "RunError",
     "Scope",
+    "Tuning",
     "UserError",
     "Vector",
     "WeightedMean",
@@ -44,15 +49,19 @@ __all__ = [
     "run",
     "shard_partition",
     "simplex_etf",
+    "tune",
 ]
 
 _HOMES = {
     "Comparison": "comparison.run",
-    "compare": "comparison.run",
+    "compare": "report.interactive",
+    "Tuning": "tuning.run",
+    "tune": "report.interactive",
     "ETFHead": "nn.heads",
     "FederatedClassifier": "estimator",
     "LikeParameters": "core.forms",
     "Method": "methods.base",
+    "Range": "ranges",
     "Result": "api",
     "Rows": "core.forms",
     "RunError": "errors",
@@ -64,8 +73,8 @@ _HOMES = {
     "dirichlet_partition": "data.partition",
     "iid_partition": "data.partition",
     "load": "models.load",
-    "resume": "api",
-    "run": "api",
+    "resume": "report.interactive",
+    "run": "report.interactive",
     "shard_partition": "data.partition",
     "simplex_etf": "nn.etf",
 }

@@ -9,47 +9,37 @@ from typing import Any
 
 from torch import nn
 
-from fedetf.config import resolve
+from fedetf.config import from_short, resolve
 from fedetf.core.state import load_state
 from fedetf.data import Dataset, Partition, deal_out, load_dataset, make_schedule
-from fedetf.data.own import Pair, from_clients
-from fedetf.data.partition import check_partition
+from fedetf.data.fit import fitted, tested
+from fedetf.data.load import from_frames
+from fedetf.data.own import as_table, from_clients, is_dataframe
+from fedetf.data.partition import as_seen, check_partition
+from fedetf.data.sources import SITE
+from fedetf.data.unseen import without_unseen
 from fedetf.engines.base import Engine
-from fedetf.engines.job import Job
-from fedetf.engines.make import choose
+from fedetf.engines.job import AUTO, Job
+from fedetf.engines.placement import choose
 from fedetf.engines.private import PrivateStates
 from fedetf.errors import UserError
 from fedetf.features import runs_once, with_encoder, with_features
 from fedetf.federation import Federation, Listener
 from fedetf.files import is_file, real_folder
 from fedetf.methods import Method, check_private, is_method, method_of
-from fedetf.nn.encoders import check_model, is_model
+from fedetf.nn.encoders import check_model, has_kernels, is_model
+from fedetf.nn.encoders.fused import build_ahead
 from fedetf.nn.heads import Net
 from fedetf.outcome import Outcome, Round, summary
-from fedetf.runs.folder import RunFolder, check_free, check_same_partition, last_attempt, locked
+from fedetf.runs.folder import CLIENTS, RunFolder, check_free, check_same_partition, last_attempt, locked
 from fedetf.runs.identity import MAY_CHANGE, decides_folder
 from fedetf.runs.read import config_of
-from fedetf.runs.tracking import MLflow, TensorBoard
+from fedetf.runs.tracking import MLflow, TensorBoard, WeightsAndBiases
 from fedetf.settings import Settings
 from fedetf.transforms import make_compression
 
-# The short names that flags and keyword arguments have for the commonest settings.
-SHORT = {
-    "method": "method.name",
-    "dataset": "data.name",
-    "model": "model.name",
-    "clients": "data.clients",
-    "alpha": "data.alpha",
-    "site_column": "data.site_column",
-    "participation": "train.participation",
-    "rounds": "train.rounds",
-    "epochs": "train.epochs",
-    "seed": "seed",
-    "engine": "engine.name",
-    "workers": "engine.workers",
-    "device": "engine.device",
-    "compile": "engine.compile",
-}
+Data = Any  # what run(data=...) takes, see there
+OWN = "own"  # data.name of such a run
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,13 +117,13 @@ class Result:
 def run(
     preset: str | None = None,
     *,
-    data: Sequence[Pair] | None = None,
-    test: Pair | None = None,
+    data: Data | None = None,
+    test: Any = None,
     method: str | type[Method] | None = None,
     model: str | nn.Module | None = None,
     out: str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
-    listeners: Sequence[Listener] = (),
+    listeners: Sequence[Listener] | None = None,
     trust_code: bool = False,
     **short: Any,
 ) -> Result:
@@ -144,8 +134,11 @@ def run(
     preset:
         A preset's name or a TOML file, as ``fedetf run`` takes it.
     data:
-        Your own data instead of a named dataset: a list of ``(x, y)``, one for each client. ``x`` is ``[n, …]``, uint8
-        images or floating numbers; ``y`` is ``[n]``. Settings that are not given are those of ``fedetf list settings``.
+        Your own data instead of a named dataset: one entry for each client, in a list or, by the names of the sites, in
+        a dict. An entry is ``(x, y)``, a DataFrame with a column of labels, or the path of a CSV or Parquet file or of
+        a folder. ``x`` is ``[n, …]``: uint8 images, numbers ``[n, features]``, a DataFrame or a list of texts; ``y`` is
+        ``[n]``. Or a single DataFrame, which is dealt out as ``site_column`` or ``clients`` say. Settings that are not
+        given are those of ``fedetf list settings``.
     test:
         ``(x, y)``, the balanced test set that belongs to ``data``. Without it the general accuracy is measured on what
         all clients hold out for testing.
@@ -160,7 +153,8 @@ def run(
     settings:
         Any other setting by its dotted key, for example ``{"train.lr": 0.1}``; see ``fedetf list settings``.
     listeners:
-        Are told of every round.
+        Are told of every round. Without any, progress is shown on a terminal and in a notebook, on standard error;
+        ``listeners=[]`` is silent.
     trust_code:
         Also run code that the TOML file names. What you name yourself, by ``method``, ``model`` or ``settings``, needs
         no such consent.
@@ -179,10 +173,11 @@ def run(
     if data is None and test is not None:
         raise UserError("test belongs to data=[(x, y), ...]; a named dataset brings its own test set")
     if data is not None:
-        given = [name for name in ("dataset", "clients", "alpha", "site_column") if short.get(name) is not None]
+        dealt = ("dataset",) if is_dataframe(data) else ("dataset", "clients", "alpha", "site_column")
+        given = [name for name in dealt if short.get(name) is not None]
         if given:
             raise UserError(f"data=[...] says who holds what, so leave out: {', '.join(given)}")
-        short = {**short, "dataset": "own"}
+        short = {**short, "dataset": OWN}
     names = {"method": own.name if own else method, "model": type(model).__name__ if encoder is not None else model}
     resolved = resolve(preset, {**from_short({**short, **names}), **(settings or {})}, trust_code)
     folder = None if out is None else Path(out)
@@ -192,20 +187,20 @@ def run(
         job = prepare(resolved, encoder, own)
     else:
         job = prepare_own(resolved, data, test, encoder, own)
-    return execute(job, folder, listeners)
+    return execute(job, folder, listeners or ())
 
 
 def resume(
     folder: str | os.PathLike[str],
     *,
-    data: Sequence[Pair] | None = None,
-    test: Pair | None = None,
+    data: Data | None = None,
+    test: Any = None,
     method: type[Method] | None = None,
     model: nn.Module | None = None,
     engine: str | None = None,
     workers: int | None = None,
     settings: Mapping[str, Any] | None = None,
-    listeners: Sequence[Listener] = (),
+    listeners: Sequence[Listener] | None = None,
     trust_code: bool = False,
 ) -> Result:
     """Go on with a run where it stopped, to the same bits as if it had never stopped.
@@ -242,7 +237,7 @@ def resume(
         job = prepare_own(resolved, data, test, model, method)
     else:
         job = prepare(resolved, model, method)
-    return go_on(job, path, listeners)
+    return go_on(job, path, listeners or ())
 
 
 def other_engine(engine: str | None, workers: int | None) -> dict[str, Any]:
@@ -261,7 +256,7 @@ def run_settings(
             raise UserError(f"{key} belongs to the run and stays; a resumed run may change {free}")
     settings = resolve(str(config), others, trust_code, unused=[f"{name}.name" for name in given])
     missing = {
-        "data": settings.data.partition == "given",
+        "data": settings.data.partition == "given" or settings.data.name == OWN,
         "method": not is_method(settings.method.name),
         "model": not is_model(settings.model.name),
     }
@@ -269,18 +264,6 @@ def run_settings(
         if is_missing and name not in given:
             raise UserError(f"{folder} was given its {name} in Python; go on with fedetf.resume(folder, {name}=...)")
     return settings
-
-
-def from_short(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys for short names; what is None was not given."""
-    for name in flags:
-        if name not in SHORT:
-            raise UserError(f"unknown setting {name!r}; choose from {', '.join(SHORT)}, or use settings={{...}}")
-    given = {name: value for name, value in flags.items() if value is not None}
-    for name in ("clients", "alpha"):
-        if "site_column" in given and name in given:
-            raise UserError(f"every site of the column {given['site_column']!r} is a client; leave out {name}")
-    return {SHORT[name]: value for name, value in given.items()}
 
 
 def prepare(
@@ -295,29 +278,44 @@ def prepare(
     """
     method = method_of(settings, own)
     check_partition(settings.data)
-    if encoder is None:
+    if encoder is None and settings.model.name != AUTO:
         check_model(settings.model.name)  # what is wrong with these three is said before the data is read
+    if settings.engine.compile and encoder is None and has_kernels(settings.model.name):
+        build_ahead()
     dataset = dataset or load_dataset(settings.data, settings.seed)
     partition = deal_out(dataset, settings.data, settings.seed)
-    if partition.sites:  # a column of the data names the clients
-        data = settings.data.model_copy(update={"clients": len(partition)})
+    if partition.sites:  # a column of the data names the clients, or their files or folders do
+        named = {"clients": len(partition), "site_column": settings.data.site_column or SITE}
+        data = settings.data.model_copy(update=named)
         settings = settings.model_copy(update={"data": data})
-    return _checked(Job.make(settings, dataset, partition, encoder, method))
+    seen = _as_dealt(dataset, partition, settings)
+    return _checked(Job.make(settings, seen, partition, encoder, method))
 
 
 def prepare_own(
     settings: Settings,
-    data: Sequence[Pair],
-    test: Pair | None,
+    data: Data,
+    test: Any,
     encoder: nn.Module | None,
     own_method: type[Method] | None,
 ) -> Job:
     """The same with the user's own data, where who holds what is given."""
     method = method_of(settings, own_method)
-    dataset, partition = from_clients(data, test, settings.data, settings.seed)
+    as_it_is = hasattr(encoder, "preprocess") or settings.data.normalize == "none"
+    if is_dataframe(data):
+        frames = {"train": as_table(data, "data"), **({} if test is None else {"test": as_table(test, "test")})}
+        return prepare(settings, encoder, own_method, from_frames(frames, None, settings.data, settings.seed))
+    dataset, partition = from_clients(data, test, settings.data, settings.seed, as_it_is)
     own = settings.data.model_copy(update={"clients": len(partition), "partition": "given"})
     settings = settings.model_copy(update={"data": own})
-    return _checked(Job.make(settings, dataset, partition, encoder, method))
+    seen = _as_dealt(dataset, partition, settings)
+    return _checked(Job.make(settings, seen, partition, encoder, method))
+
+
+def _as_dealt(dataset: Dataset, partition: Partition, settings: Settings) -> Dataset:
+    """The dataset once it is known who holds what: its test set, what differs at each client, and the preparation."""
+    seen = as_seen(tested(dataset, partition), partition, settings.seed)
+    return fitted(seen, partition, settings.data)
 
 
 def _checked(job: Job) -> Job:
@@ -329,6 +327,8 @@ def _checked(job: Job) -> Job:
         raise UserError("data.augment does nothing for a frozen encoder, which sees every image once; leave it out")
     if settings.update.noise:
         check_private(job.method)
+    if settings.train.patience and not (job.method.has_global or job.method.measures_clients):  # local goes on
+        raise UserError(f"train.patience looks at the global model, and {job.method.name} has none; leave it out")
     make_compression(settings.update)
     choose(settings.engine)
     job.build_net()  # an unknown model, or one that does not fit the images, is found before anything is written
@@ -347,13 +347,15 @@ def execute(
     ``engine`` is for clients that are not on this machine; else the settings say which.
     """
     train = job.settings.train
-    schedule = make_schedule(len(job.partition), train.participation, train.rounds, job.settings.seed)
+    clients, seed = len(job.partition), job.settings.seed
+    drawn = make_schedule(clients, train.participation, train.rounds, seed)
+    schedule = without_unseen(drawn, clients, job.partition.unseen, seed)
     heard = [*_writers(job, folder), *listeners]
     with locked(folder):
         if folder is not None and not resumed:
             check_free(folder)  # once more: now nobody else can begin in it
-        private = engine.private if engine else PrivateStates(None if folder is None else folder / "clients")
-        attempt = last_attempt(folder, len(job.partition), private) if folder is not None and resumed else None
+        private = engine.private if engine else PrivateStates(None if folder is None else folder / CLIENTS)
+        attempt = last_attempt(folder, clients, private) if folder is not None and resumed else None
         here = with_features(job, partial(_tell_features, heard)) if engine is None else job
         federation = Federation(here, schedule, heard, private, engine)
         if attempt is not None:
@@ -379,4 +381,6 @@ def _writers(job: Job, folder: Path | None) -> list[Listener]:
         writers.append(TensorBoard(folder / "tensorboard"))
     if measure.mlflow is not None:
         writers.append(MLflow(measure.mlflow, folder))
+    if measure.wandb is not None:
+        writers.append(WeightsAndBiases(measure.wandb, folder))
     return writers

@@ -1,6 +1,7 @@
 """Settings from their layers: defaults < the dataset's own < a preset or file < flags and ``--set``.
 
-What comes out is complete, and can be written as TOML and read again. The sections themselves are in ``settings.py``.
+A file may have tables for single methods, ``[methods.fedavg.train]``, which count above the rest of it. What comes out
+is complete, and can be written as TOML and read again. The sections themselves are in ``settings.py``.
 """
 
 import difflib
@@ -17,7 +18,7 @@ from fedetf.errors import UserError, unknown
 from fedetf.files import packaged, read_toml
 from fedetf.own_code import CODE, Origin
 from fedetf.redact import HIDDEN
-from fedetf.settings import DataSettings, Settings, Tree
+from fedetf.settings import DataSettings, MethodSettings, Settings, Tree, flat
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,8 +28,34 @@ else:  # the same, before it moved here
 PRESETS = ("presets",)  # folders of the package: what a user may name instead of a file,
 KNOWN = ("data", "known")  # and what the runs on a dataset have by default
 
+OWN_SECTIONS = (
+    "train",
+    "method",
+    "personal",
+    "server",
+    "update",
+)  # what one method of a comparison may have for itself
+
 # How the authors' code trains, where it departs from the paper's text; what it does to methods is methods/authors.py.
 AUTHORS: Tree = {"train": {"lr_decay": 1.0, "keep_momentum": True}}
+
+# The short names that flags and keyword arguments have for the commonest settings.
+SHORT = {
+    "method": "method.name",
+    "dataset": "data.name",
+    "model": "model.name",
+    "clients": "data.clients",
+    "alpha": "data.alpha",
+    "site_column": "data.site_column",
+    "participation": "train.participation",
+    "rounds": "train.rounds",
+    "epochs": "train.epochs",
+    "seed": "seed",
+    "engine": "engine.name",
+    "workers": "engine.workers",
+    "device": "engine.device",
+    "compile": "engine.compile",
+}
 
 
 def resolve(
@@ -42,12 +69,40 @@ def resolve(
     ``source`` is a preset's name or a TOML file; ``overrides`` maps dotted keys (``"train.lr"``) to values, which the
     user gave. Code that the file asks for is refused without ``trust_code``, but for the keys that are ``unused``.
     """
-    chosen = _merge(_read_source(source) if source else {}, _nest(overrides or {}))
+    given = _nest(overrides or {})
+    tree = _read_source(source) if source else {}
+    tables = _method_tables(tree)
+    name = _find(given, "method", "name") or _find(tree, "method", "name") or MethodSettings().name
+    chosen = _merge(_merge(tree, tables.get(str(name), {})), given)
     dataset = _find(chosen, "data", "name") or DataSettings().name
     below = _dataset_defaults(dataset)
     if chosen.get("fidelity") == "authors":
         below = _merge(below, AUTHORS)
     return stored_settings(_merge(below, chosen), source or "the settings", trust_code, {*unused, *(overrides or {})})
+
+
+def method_tables(source: str | None) -> dict[str, Tree]:
+    """What ``[methods.NAME.SECTION]`` in a preset or file says for the runs of one method, by name and dotted key."""
+    tables = _method_tables(_read_source(source)) if source else {}
+    return {name: flat(tree) for name, tree in tables.items()}
+
+
+def check_own(method: str, keys: Collection[str]) -> None:
+    """Refuse settings for one method of what all methods of a comparison share."""
+    for key in keys:
+        if key.partition(".")[0] not in OWN_SECTIONS or key == "method.name":
+            sections = ", ".join(f"{section}.*" for section in OWN_SECTIONS)
+            raise UserError(f"{method}: {key} is the same for all methods; a method may have its own {sections}")
+
+
+def _method_tables(tree: Tree) -> dict[str, Tree]:
+    """Take the tables of single methods out of a file's settings."""
+    tables = tree.pop("methods", {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise UserError("methods takes a table for each method, such as [methods.fedavg.train]")
+    for name, table in tables.items():
+        check_own(name, flat(table))
+    return tables
 
 
 def stored_settings(tree: Tree, where: str, trust_code: bool, unused: Collection[str]) -> Settings:
@@ -76,6 +131,18 @@ def validated(model: type[M], tree: Mapping[str, Any], where: str = "", context:
         raise UserError("; ".join(_explain(model, dict(e), where) for e in error.errors())) from None
 
 
+def from_short(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys for short names; what is None was not given."""
+    for name in flags:
+        if name not in SHORT:
+            raise UserError(f"unknown setting {name!r}; choose from {', '.join(SHORT)}, or use settings={{...}}")
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name in ("clients", "alpha"):
+        if "site_column" in given and name in given:
+            raise UserError(f"every site of the column {given['site_column']!r} is a client; leave out {name}")
+    return {SHORT[name]: value for name, value in given.items()}
+
+
 def parse_assignment(text: str) -> tuple[str, Any]:
     """Split ``key.path=value``; the value is read as TOML where it can be, as a string elsewhere."""
     key, equals, value = text.partition("=")
@@ -86,7 +153,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     except tomllib.TOMLDecodeError:
         return key.strip(), value
     except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
-        raise UserError(f"--set {key.strip()}: the value is no setting; see: fedetf list settings") from None
+        raise UserError(f"--set {key.strip()}: the value is not a setting; see: fedetf list settings") from None
 
 
 def to_toml(value: Any) -> str:
@@ -185,7 +252,7 @@ def _find(tree: Any, *path: str) -> Any:
 def _explain(model: Model, error: Mapping[str, Any], where: str) -> str:
     path = [str(part) for part in error["loc"]]
     key = ".".join([where, *path] if where else path)
-    if error["type"] in ("consent", "unwritable"):
+    if not path or error["type"] in ("consent", "unwritable"):  # of several settings together; the text names them
         return str(error["msg"])
     if error["type"] == "extra_forbidden":
         return f"unknown setting {key!r}; {_known_keys(model, path, where)}"

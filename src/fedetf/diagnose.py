@@ -7,16 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from scipy import stats
 
 from fedetf.api import execute, prepare
 from fedetf.config import resolve
 from fedetf.data import Partition, load_dataset
+from fedetf.engines.job import Job
 from fedetf.errors import UserError
 from fedetf.federation import Listener
+from fedetf.heterogeneity import Heterogeneity, heterogeneity
 from fedetf.metrics.skew import Skew, label_skew
 from fedetf.outcome import Round
 from fedetf.settings import Settings
+from fedetf.statistics import above_chance
 
 METHODS = ("fedavg", "fedetf")
 TRIAL = {"train.rounds": 10, "train.epochs": 2}  # short, unless the user says otherwise
@@ -43,6 +47,7 @@ class Verdict(enum.Enum):
     NOT_NEEDED = "FedETF is not needed"
     WORSE = "FedETF is not needed, FedAvg is better"
     UNCLEAR = "not clear yet"
+    DID_NOT_LEARN = "the trial did not learn"
 
 
 @dataclass(frozen=True)
@@ -63,11 +68,13 @@ class Diagnosis:
     settings: Settings
     partition: Partition  # of the first seed
     skew: Skew
+    heterogeneity: Heterogeneity  # of the first seed's partition
     drift: Drift  # in the last round of the trial, mean over seeds
     seeds: list[int]
     general: dict[str, list[float]]  # method -> for each seed, mean of the last five rounds
     curves: dict[str, list[list[float]]]  # method -> for each seed, the general accuracy of every round
     test_samples: int
+    chance: float  # what the most frequent class of the test set alone gives
     advice: Advice
 
 
@@ -107,7 +114,7 @@ def diagnose(
     general: dict[str, list[float]] = {method: [] for method in METHODS}
     curves: dict[str, list[list[float]]] = {method: [] for method in METHODS}
     last_rounds: list[Round] = []  # of FedAvg
-    partition: Partition | None = None
+    first_job: Job | None = None
     for seed in seeds:
         for method in METHODS:
             measured = {"measure.collapse": True} if method == "fedavg" else {}
@@ -118,34 +125,52 @@ def diagnose(
             general[method].append(result.general_last5)
             curves[method].append([r.general for r in result.rounds if r.general is not None])
             last_rounds += result.rounds[-1:] if method == "fedavg" else []
-            partition = partition or job.partition
-    assert partition is not None
+            first_job = first_job or job
+    assert first_job is not None
+    partition = first_job.partition
+    skew = label_skew(partition.counts)
+    samples = len(dataset.test)
+    chance = int(torch.bincount(dataset.test.y).max()) / samples
+    differences = [b - a for a, b in zip(general["fedavg"], general["fedetf"], strict=True)]
     return Diagnosis(
         settings=first,
         partition=partition,
-        skew=label_skew(partition.counts),
+        skew=skew,
+        heterogeneity=heterogeneity(skew, partition, first_job.dataset, first.seed),
         drift=_drift(last_rounds),
         seeds=list(seeds),
         general=general,
         curves=curves,
-        test_samples=len(dataset.test),
-        advice=advise([b - a for a, b in zip(general["fedavg"], general["fedetf"], strict=True)]),
+        test_samples=samples,
+        chance=chance,
+        advice=advise(differences, any(learned(values, samples, chance) for values in general.values())),
     )
 
 
 # --- advice -----------------------------------------------------------------------------------------------------------
 
 
-def advise(differences: Sequence[float]) -> Advice:
-    """What the differences FedETF − FedAvg of the seeds say, taken as draws from a normal distribution."""
+def learned(accuracies: Sequence[float], samples: int, chance: float) -> bool:
+    """Whether a method is above chance with most seeds, by a difference that matters; the test has so many samples."""
+    above = [above_chance(accuracy, samples, chance + LEAST_GAIN) for accuracy in accuracies]
+    return sum(above) > len(above) / 2
+
+
+def advise(differences: Sequence[float], has_learned: bool = True) -> Advice:
+    """What the differences FedETF − FedAvg of the seeds say, taken as draws from a normal distribution.
+
+    Where neither has learned anything, they say nothing.
+    """
     difference, n = statistics.mean(differences), len(differences)
     if n == 1:
-        return Advice(Verdict.UNCLEAR, difference, math.nan, math.nan, math.nan)
+        verdict = Verdict.UNCLEAR if has_learned else Verdict.DID_NOT_LEARN
+        return Advice(verdict, difference, math.nan, math.nan, math.nan)
     error = max(statistics.stdev(differences) / math.sqrt(n), 1e-9)
     students = stats.t(n - 1, loc=difference, scale=error)
     low, high = students.interval(0.95)
     chance = float(students.sf(LEAST_GAIN))
-    return Advice(_verdict(difference, low, high, chance), difference, float(low), float(high), chance)
+    verdict = _verdict(difference, low, high, chance) if has_learned else Verdict.DID_NOT_LEARN
+    return Advice(verdict, difference, float(low), float(high), chance)
 
 
 def _verdict(difference: float, low: float, high: float, chance: float) -> Verdict:

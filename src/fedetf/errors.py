@@ -1,8 +1,10 @@
 """Errors that reach the user as one line, without a traceback."""
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 from fedetf.redact import redacted
 
@@ -30,8 +32,8 @@ OUT_OF_MEMORY = "there is not enough memory; take fewer --workers, smaller batch
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: Python's own word for it, or PyTorch's, of a CPU or a GPU."""
-    said = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
-    return isinstance(error, MemoryError) or said
+    said = any(words in str(error) for words in ("can't allocate memory", "CUDA error: out of memory"))
+    return isinstance(error, (MemoryError, OutOfMemory)) or type(error).__name__ == "OutOfMemoryError" or said
 
 
 LONGEST = 500  # characters of a line that quotes others
@@ -57,7 +59,38 @@ def visible(name: str) -> str:
     >>> visible("cat\x1b[2J")
     'cat\\x1b[2J'
     """
-    return _UNSEEN.sub(lambda found: found.group().encode("unicode_escape").decode(), name)
+    return _UNSEEN.sub(lambda match: match.group().encode("unicode_escape").decode(), name)
+
+
+def need(extra: str, what: str, *packages: str) -> None:
+    """Refuse ``what`` if packages that it needs are not installed, and say which extra brings them.
+
+    >>> need("ray", "engine 'ray'", "no_such_package")
+    Traceback (most recent call last):
+    fedetf.errors.UserError: engine 'ray' needs no_such_package; install it with: pip install 'fedetf[ray]'
+    """
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        them = "it" if len(missing) == 1 else "them"
+        raise UserError(f"{what} needs {' and '.join(missing)}; install {them} with: pip install 'fedetf[{extra}]'")
+
+
+ADVICE = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit on the size of files",
+    errno.EACCES: "make it readable and writable, or choose another folder",
+    errno.EPERM: "make it readable and writable, or choose another folder",
+    errno.EROFS: "choose another folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+def in_words(error: OSError, then: str = "call again: what was done is kept") -> str:
+    """What the system refused, where, and what to do."""
+    where = f"{error.filename}: " if error.filename is not None else ""
+    advice = ADVICE.get(error.errno or 0, "check the path")
+    return f"{where}{error.strerror or error}; {advice}, and {then}"
 
 
 class RunError(RuntimeError):
@@ -68,6 +101,10 @@ class RunError(RuntimeError):
 
     def __init__(self, message: str):
         super().__init__(redacted(message))
+
+
+class OutOfMemory(RunError):  # noqa: N818  # the word that everybody has for it
+    """There was not enough memory for a step: on a GPU perhaps because too many workers share it."""
 
 
 class StepError(RunError):

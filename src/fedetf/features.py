@@ -16,7 +16,7 @@ from fedetf.core.state import State
 from fedetf.core.threads import cpu_threads
 from fedetf.data.samples import Dataset, Samples
 from fedetf.engines.job import Job, placed, preparation
-from fedetf.engines.make import cores, find_device
+from fedetf.engines.placement import cores, find_devices
 from fedetf.nn.heads import Net
 from fedetf.settings import Settings
 
@@ -30,9 +30,9 @@ def with_features(job: Job, tick: Tick) -> Job:
     if job.encoder is None or not runs_once(job.encoder, job.settings):
         return job
     engine, data = job.settings.engine, job.dataset
-    device = find_device(engine.device)
+    device = find_devices(engine.device)[0]
     encoder = placed(copy.deepcopy(job.encoder), data.shape, device).eval()
-    prepare = preparation(job.settings, encoder, data.shape, device)
+    prepare = preparation(job.settings, encoder, data.shape, device, data.note)
     workers = (engine.workers or cores()) if device.type == "cpu" else 1
     total, done = len(data.train) + len(data.test), 0
 

@@ -11,18 +11,19 @@ from fedetf.core.server.privacy import epsilon
 from fedetf.core.soundness import defect
 from fedetf.core.state import State, clone, nbytes
 from fedetf.core.threads import cpu_threads
+from fedetf.data.behaviour import present
 from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
 from fedetf.engines.make import make_engine
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Missing, Personal, Trained
-from fedetf.engines.verdict import unfit, unlikely_distance
+from fedetf.engines.verdict import Verdict, unlikely_distance
 from fedetf.engines.worker import sent_parameters
 from fedetf.errors import RunError, printable
 from fedetf.measuring import Measurer, Watched
 from fedetf.methods import Scope, Server, Upload
 from fedetf.metrics import Accuracy
-from fedetf.outcome import Measured, Outcome, Round, Validation, mean
+from fedetf.outcome import Measured, Outcome, Round, Unseen, Validation, has_stalled, mean
 from fedetf.settings import LAST
 from fedetf.transforms import make_compression
 
@@ -31,7 +32,7 @@ class Listener:
     """Is told what happens; shows it, logs it, saves it. Every default does nothing."""
 
     def features_done(self, done: int, total: int) -> None:
-        """Before that, where a frozen encoder's features are computed: so many samples of all are done."""
+        """Before that, where a frozen encoder's features are computed: ``done`` of ``total`` samples."""
 
     def started(self, federation: "Federation") -> None:
         """Before the first round."""
@@ -79,7 +80,7 @@ class Federation:
         sent = {**job.method.scoped(state, Scope.SHARED), **job.method.scoped(state, Scope.RECEIVED)}
         self.unsent = {name: tensor for name, tensor in state.items() if name not in sent}
         self.measurer = Measurer(job, self.engine, net.encoder, self.unsent)
-        self._compression = make_compression(job.settings.update)
+        self._compression = make_compression(job.exchange.update)
         parameters = sent_parameters(job.method, net)
         self.sizes = Sizes(len(job.dataset.classes), net.features, parameters)
         self.server = Server(
@@ -90,8 +91,8 @@ class Federation:
             parameters=tuple(parameters),
             plain=frozenset(job.method.temperatures),
             train=job.settings.train,
-            settings=job.settings.server,
-            update=job.settings.update,
+            settings=job.exchange.server,
+            update=job.exchange.update,
             noise=self.engine.noise,
         )
         self.server.begin()
@@ -123,8 +124,9 @@ class Federation:
             self._check_model(completion.server, "after the last round")
             self.server = completion.server
             up, down = up + completion.bytes_up, down + completion.bytes_down
+        per_client = self.measurer.per_client(self.server.state)
         self._personalise()
-        personals = [self.personals[client] for client in sorted(self.personals)]
+        personals = [self.personals[client] for client in self.job.partition.seen if client in self.personals]
         accuracies = {p.client: p.accuracy for p in personals}
         steps = zip(*(p.curve for p in personals if p.curve), strict=True)
         outcome = Outcome(
@@ -142,22 +144,31 @@ class Federation:
             metrics=self.measurer.metrics(
                 {Accuracy.name: final.general, **records[-1].measures, **final.measures}, personals
             ),
-            recall_per_class=self.measurer.recalls(self.server.state),
+            confusion=self.measurer.confusion(self.server.state),
+            per_client={"general": per_client, "personal": self.measurer.own(list(self.personals.values()))},
             validation=self._validation(last5, personals),
+            unseen=self._unseen(per_client.get(Accuracy.name, [])),
+            placement=self.engine.placement,
         )
         for listener in self.listeners:
             listener.finished(outcome)
         return outcome
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last round is done: all are, or the validation accuracy has stopped rising."""
+        return len(self.records) >= len(self.schedule) or has_stalled(self.records, self.job.settings.train.patience)
+
     def rounds(self) -> Iterator[Round]:
         """Algorithm 1, for any method."""
-        for t in range(len(self.records) + 1, len(self.schedule) + 1):
+        while not self.is_over:
+            t = len(self.records) + 1
             began = time.perf_counter()
             record = Round(t, self.schedule[t - 1])
             self.server.round = t
             done = partial(self._client_done, record)
             received = self._received()
-            trained = self.engine.train(record.participants, t, received, done)  # 1. the participants train
+            trained = self.engine.train(self._present(record, received), t, received, done)  # 1. participants train
             watched = self.measurer.watch(self.server.state) if self._is_measured(t) else None
             sound = self._sound(trained, record, received, watched)
             self.method.aggregate(self.server, sound)  # 2. the server folds in what they send
@@ -170,20 +181,36 @@ class Federation:
             self.records.append(record)
             yield record
 
+    def _present(self, record: Round, received: State) -> list[int]:
+        """The participants that do not drop out of the round; the others received the model all the same."""
+        answering = present(record.participants, record.round, self.job.settings.system, self.job.settings.seed)
+        for client in record.participants:
+            if client not in answering:
+                record.missing[client] = "dropped out"
+                record.bytes_down += self._travelling(received)
+        return answering
+
+    def _travelling(self, state: State) -> int:
+        """The bytes of a model on its way; a pool trains where its data is, and none travels."""
+        return 0 if self.method.pools else nbytes(state)
+
     def _personalise(self) -> None:
         """The personal stage: every client, whether it was ever sampled or not. Nothing goes back to the server."""
         if not self.job.settings.personal.enabled:
             return
         clients = [client for client in range(len(self.job.partition)) if client not in self.personals]
-        for personal in self.engine.personalise(clients, self._received()):
+        for personal in self.engine.personalise(clients, self._received(), len(self.records)):
             self.personals[personal.client] = replace(personal, state={})
             for listener in self.listeners:
                 listener.personal_done(personal)
 
     def _epsilon(self) -> float | None:
+        """ε by the end of the run; None without noise, as where no parameter is sent that could have it."""
         update = self.job.settings.update
         releases = sum(record.samples > 0 for record in self.records)
-        return epsilon(update.noise, update.delta, self.engine.noise.releases(releases)) if update.noise else None
+        if not update.noise or not self.sizes.parameters:
+            return None
+        return epsilon(update.noise, update.delta, self.engine.noise.releases(releases))
 
     def _received(self) -> State:
         """What every client gets: the model, and what the method sends besides it."""
@@ -207,9 +234,9 @@ class Federation:
                 sizes.append(nbytes(summary))
                 yield summary
 
-        received = self._received()
-        down = nbytes(received) * len(self.job.partition)
-        summaries = self.engine.summarise(range(len(self.job.partition)), received)
+        received, clients = self._received(), self.job.partition.seen
+        down = nbytes(received) * len(clients)
+        summaries = self.engine.summarise(clients, received, self.server.round)
         sent = counted(summaries)
         self.method.finish(server, sent)
         for _ in sent:
@@ -220,7 +247,7 @@ class Federation:
         """Stop, before anything is written, if what the server made cannot be used."""
         problem = defect(server.state, {}) or defect(server.own, {}) or defect(server.memory, {})
         if problem is not None:
-            raise RunError(f"{when}: the server's new model is of no use: {printable(problem)}; lower train.lr")
+            raise RunError(f"{when}: the server's new model is unusable: {printable(problem)}; lower train.lr")
 
     def _is_measured(self, t: int) -> bool:
         return self.job.settings.measure.due(t, len(self.schedule))
@@ -231,7 +258,8 @@ class Federation:
         if self._is_measured(record.round):
             seen = self.measurer.measure(self.server.state, watched)
             record.general, record.validation, record.measures = seen.general, seen.validation, seen.measures
-        if self.method.finishes and self.measurer.sees_global and record.round > len(self.schedule) - LAST:
+        early = self.job.settings.train.patience > 0  # any round may be among the last
+        if self.method.finishes and self.measurer.sees_global and (early or record.round > len(self.schedule) - LAST):
             self._completion = self._complete()
             record.completed = self.measurer.measure(self._completion.server.state)
 
@@ -244,21 +272,36 @@ class Federation:
         per_client = [own.get(client) for client in range(len(self.job.partition))] if personals else []
         return Validation(last5[-1].validation, mean(general), per_client, self.measurer.classes_left_out)
 
+    def _unseen(self, general: Sequence[float | None]) -> Unseen | None:
+        """What became of the clients that never trained; None if there are none.
+
+        ``general`` is the global model's accuracy on each client's test split; empty if there is no such model.
+        """
+        never = self.job.partition.unseen
+        if not never:
+            return None
+        answered = {client: self.personals[client] for client in never if client in self.personals}  # a site may not
+        after = {client: personal.accuracy for client, personal in answered.items()}
+        return Unseen(
+            never, [general[client] if general else None for client in never], [after.get(client) for client in never]
+        )
+
     def _sound(
         self, trained: Iterable[Trained | Missing], record: Round, received: State, watched: Watched | None
     ) -> Iterator[Upload]:
         """Pass on the uploads that can be averaged, and keep the books of the round."""
         losses = []
-        down, max_ratio = nbytes(received), self.job.settings.update.max_ratio
+        down = self._travelling(received)
+        verdict = Verdict(self.method, self.server.state, self.sizes, self.job.settings.update.max_ratio)
         for result in trained:
             if isinstance(result, Missing):
                 (record.refused if result.refused else record.missing)[result.client] = result.why
                 continue
             upload = result.upload
             record.bytes_down += down
-            record.bytes_up += nbytes(upload.state)
+            record.bytes_up += self._travelling(upload.state)
             record.images += upload.images
-            problem = self._decode(upload) or unfit(result, self.method, self.server.state, self.sizes, max_ratio)
+            problem = self._decode(upload) or verdict.unfit(result)
             if problem is None and self.job.settings.server.weights == "disco":
                 problem = unlikely_distance(upload, self.sizes.classes)
             if problem is not None:

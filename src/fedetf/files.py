@@ -6,11 +6,13 @@ but regular files. Whatever the system refuses comes out as an OSError that name
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
 import stat
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -28,9 +30,10 @@ else:  # the same, before it moved here
 # else (a full disk, a failing one, too many open files) has nothing to do with what was asked for.
 BAD_NAMES = {errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
 _WRONG_PLACE = {*BAD_NAMES, errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS}
+_ELSEWHERE = "take a folder that you can write to"
 MIB = 2**20
-# The most that a file of a kind may hold: settings and notes; JSON about rounds and clients; tensors; a picture.
-NOTE, RECORD, TENSORS, PICTURE = 4 * MIB, 512 * MIB, 64 * 1024 * MIB, 1024 * MIB
+# The most that a file of a kind may hold: settings and notes; JSON about rounds and clients; tensors; a picture; CSV.
+NOTE, RECORD, TENSORS, PICTURE, TABLE = 4 * MIB, 512 * MIB, 64 * 1024 * MIB, 1024 * MIB, 16 * 1024 * MIB
 MOST_VALUES = 2**25  # in one JSON text: each costs up to a hundred bytes, whatever its length in the file
 # Thirty-two dotted parts: settings have three, and more cost the parser time by the square of their number.
 _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:"[^"\n]*"|'[^'\n]*'|[\w-]+)[ \t]*\.[ \t]*){32}""")
@@ -44,7 +47,7 @@ class UnfitFile(UserError):  # noqa: N818  # it is the file that is unfit, not t
 
 
 def checked(path: Path, most: int, links: bool = False) -> Path:
-    """``path``, if it is a regular file of at most so many bytes; for libraries that open files themselves."""
+    """``path``, if it is a regular file within the size limit; for libraries that open files themselves."""
     with _opened(path, most, links):
         return path
 
@@ -52,7 +55,17 @@ def checked(path: Path, most: int, links: bool = False) -> Path:
 def read_bytes(path: Path, most: int, links: bool = False) -> bytes:
     """The content of a regular file of at most ``most`` bytes; ``links``: it may be behind one, as a user's own may."""
     with _opened(path, most, links) as file, naming(path):
-        return file.read(most)
+        size = os.fstat(file.fileno()).st_size + MIB  # asked for no more than there is: memory is taken for it
+        return file.read(min(most, size))
+
+
+def digest(path: Path, most: int) -> bytes:
+    """A hash of a file's content, 32 bytes; the file may be behind a link."""
+    found = hashlib.blake2b(digest_size=32)
+    with _opened(path, most, links=True) as file, naming(path):
+        while piece := file.read(MIB):
+            found.update(piece)
+    return found.digest()
 
 
 def read_text(path: Path, most: int = NOTE, links: bool = False) -> str:
@@ -103,6 +116,15 @@ def is_file(path: Path) -> bool:
             return False
 
 
+def stamp(path: Path) -> tuple[int, int] | None:
+    """When a file was last written, in nanoseconds, and its size; None if there is none. Other content, other stamp."""
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
 def matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
     """The regular files in a folder whose names match as a whole, by name; none if there is no such folder."""
     if not folder.is_dir():
@@ -141,6 +163,8 @@ def write_whole(path: Path, content: bytes, sync: bool = True, private: bool = F
                 if sync:
                     file.flush()
                     os.fsync(file.fileno())
+            if path.is_symlink():
+                warnings.warn(f"{path} was a link; a new file takes its place, and what it led to stays", stacklevel=2)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)  # a full disk is not made fuller
@@ -149,14 +173,14 @@ def write_whole(path: Path, content: bytes, sync: bool = True, private: bool = F
             _sync_folder(path.parent)
 
 
-def append(path: Path, text: str) -> None:
-    """Add text at the end of a regular file, or to a new one."""
+def append(path: Path, content: bytes) -> None:
+    """Add bytes at the end of a regular file, or to a new one."""
     with naming(path):
         if path.is_symlink() or path.exists():
             _check_regular(path, path.lstat(), most=sys.maxsize)
         end = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NOFOLLOW | _CLOEXEC, 0o666)
         with os.fdopen(end, "ab") as file:
-            file.write(text.encode())
+            file.write(content)
 
 
 def sync(path: Path) -> None:
@@ -178,16 +202,26 @@ def make_folder(path: Path, private: bool = False) -> None:
     except OSError as error:
         if error.errno not in _WRONG_PLACE:
             raise
-        raise UserError(f"cannot write to {path}: {error.strerror}; give another --out") from None
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to {path}: no permission; give another --out")
+        if error.errno not in BAD_NAMES:
+            check_folder(path)  # in better words
+        raise UserError(f"cannot write to {path}: {error.strerror}; {_ELSEWHERE}") from None
+    check_folder(path)
 
 
 def check_folder(path: Path) -> None:
     """Refuse a folder that could not be made, or not be written to; nothing is made yet."""
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to {path}: {there} is not a folder that you can write to; give another --out")
+    if not there.is_dir():
+        raise UserError(f"cannot write to {path}: {there} is not a folder; {_ELSEWHERE}")
+    if not is_writable(there):
+        read_only = hasattr(os, "statvfs") and os.statvfs(there).f_flag & os.ST_RDONLY
+        why = "its disk is read-only" if read_only else f"no permission in {there}"
+        raise UserError(f"cannot write to {path}: {why}; {_ELSEWHERE}")
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether this user can put files into a folder."""
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def remove(path: Path) -> None:
@@ -195,6 +229,25 @@ def remove(path: Path) -> None:
     if is_file(path):
         with naming(path):
             path.unlink(missing_ok=True)
+
+
+def user_cache() -> Path:
+    """Where this user's programs keep what they could make again."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedetf"
+
+
+def mark_used(path: Path) -> None:
+    """Note that a file was used just now, for :func:`used_last`."""
+    with naming(path):
+        os.utime(path)
+
+
+def used_last(path: Path) -> float:
+    """When a file was written or marked; 0 if it is gone."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def real_folder(path: Path) -> Path:

@@ -1,6 +1,6 @@
 """What is measured of a run: the global model, the participants of a round, and the personal models."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from fedetf.core.state import State, clone
 from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
-from fedetf.engines.steps import Personal, Trained
+from fedetf.engines.steps import NOBODY, Personal, Trained
 from fedetf.methods import Scope
-from fedetf.metrics import Accuracy, Participant, Values, balanced, recall_per_class, sums_of
+from fedetf.metrics import Accuracy, Participant, Suite, Values, balanced, sums_of
 from fedetf.outcome import Measured, mean
+
+Model = tuple[int, int]  # a client's own one: its number, and the last round it trained in; (NOBODY, 0): none yet
 
 
 @dataclass
@@ -34,6 +36,7 @@ class Measurer:
         self._fixed = job.method.scoped(unsent, Scope.FIXED)
         self._tested: State | None = None  # what the metrics summed up of the model that was measured last
         self._validated: State = {}
+        self._clients: dict[Model, tuple[Values, State]] = {}  # what was measured of clients' own models
 
     # --- the global model ---
 
@@ -50,17 +53,18 @@ class Measurer:
     def measure(self, model: State, watched: Watched | None = None) -> Measured:
         """What is measured of a global model, and of the participants that it was made of."""
         metrics = self.job.metrics
+        if self.job.method.measures_clients:
+            return self._measure_clients(metrics.values({} if watched is None else watched.sums))
         self._tested, self._validated = self._test(model), self._validate(model)
         values = metrics.values(metrics.merge({} if watched is None else watched.sums, self._tested))
         general = values.pop(Accuracy.name, None)
         return Measured(general, balanced(self._validated)[0] if self._validated else None, values)
 
-    def recalls(self, model: State) -> list[float | None] | None:
-        """The share of each class that ``model``, if it was measured last, classifies right; None without a test."""
+    def confusion(self, model: State) -> Tensor | None:
+        """How often ``model``, if it was measured last, takes class i for class j ``[C, C]``; None without a test."""
         if self._tested is None:
             self.measure(model)
-        sums = sums_of(Accuracy, self._tested or {})
-        return recall_per_class(sums) if sums else None
+        return sums_of(Accuracy, self._tested or {}).get("confusion")
 
     @property
     def classes_left_out(self) -> int | None:
@@ -81,9 +85,53 @@ class Measurer:
         if not self.job.method.has_global or not self.job.settings.data.validation_fraction:
             return {}
         counts: State = {}
-        for part in self.engine.validate(range(len(self.job.partition)), model).values():
+        for part in self.engine.validate(self.job.partition.seen, model).values():
             counts = {name: counts[name] + tensor if counts else tensor for name, tensor in part.items()}
         return counts
+
+    def per_client(self, model: State) -> dict[str, list[float | None]]:
+        """What is measured of ``model`` on each client's own test split, by metric; nothing without a global model."""
+        if not self.job.method.has_global:
+            return {}
+        return self._by_client(self.engine.test(range(len(self.job.partition)), model))
+
+    def _by_client(self, values: Mapping[int, Values]) -> dict[str, list[float | None]]:
+        """A list over clients for each metric, None where a client has no value."""
+        clients = range(len(self.job.partition))
+        return {name: [values.get(k, {}).get(name) for k in clients] for name in self.job.metrics.personal.names}
+
+    # --- the clients' own models, of a method without a global one ---
+
+    def _measure_clients(self, seen_in_round: Values) -> Measured:
+        """The plain mean of what is measured of each client's own model, of those who hold something to train on.
+
+        On real sites nothing is: the models stay there.
+        """
+        partition, kept = self.job.partition, self.engine.private.rounds
+        if partition.elsewhere:
+            return Measured(measures=seen_in_round)
+        holders = [client for client in partition.seen if len(partition.train[client])]
+        models = [(client, kept[client]) if client in kept else (NOBODY, 0) for client in holders]
+        new = [model for model in dict.fromkeys(models) if model not in self._clients]
+        found = zip(new, self.engine.evaluate_clients([client for client, _ in new], {}), strict=True)
+        self._clients |= {model: self._of_client(model, sums) for model, sums in found}
+        self._clients = {
+            model: self._clients[model] for model in models
+        }  # who has not trained since is not tested again
+        self._tested = {}
+        for model in models:
+            self._tested = Suite().merge(self._tested, self._clients[model][1])
+        each = [self._clients[model][0] for model in models]
+        values = {
+            name: mean([v for one in each if (v := one.get(name)) is not None]) for name in self.job.metrics.names
+        }
+        return Measured(values.pop(Accuracy.name), None, {**values, **seen_in_round})
+
+    def _of_client(self, model: Model, sums: State) -> tuple[Values, State]:
+        """All values of a client's own model, and the sums that recalls follow from."""
+        metrics, vectors = self.job.metrics, self._class_vectors({**self._unsent, **self.engine.private.load(model[0])})
+        values = metrics.values(metrics.merge(sums, metrics.model_part([] if vectors is None else [vectors])))
+        return values, {f"{Accuracy.basis}.{name}": tensor for name, tensor in sums_of(Accuracy, sums).items()}
 
     # --- the participants of a round ---
 
@@ -119,6 +167,11 @@ class Measurer:
         return vectors if vectors is not None and len(vectors) == len(self.job.dataset.classes) else None
 
     # --- all of it ---
+
+    def own(self, personals: Sequence[Personal]) -> dict[str, list[float | None]]:
+        """What is measured of each client's own model, by metric; nothing if there are none."""
+        values = {p.client: {Accuracy.name: p.accuracy, **p.measures} for p in personals}
+        return self._by_client(values) if values else {}
 
     def metrics(self, general: Values, personals: Sequence[Personal]) -> dict[str, Values]:
         """All values by name: of the global model; of the personal ones the plain mean over clients that have it."""

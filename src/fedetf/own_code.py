@@ -5,6 +5,8 @@ the question of :class:`Origin`, see ``settings.Settings``.
 """
 
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -112,6 +114,14 @@ def guarded(call: Callable[[], R], failure: str) -> R:
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         raise UserError(f"{failure}: {reason}") from error
+
+
+def place_in_own_code(error: BaseException) -> str:
+    """`` (FILE.py, line N)``, the last place that an error went through outside of installed packages; else nothing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = str(Path(__file__).parent), "<frozen", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))
+    own = [frame for frame in frames if not frame.filename.startswith(inside)]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def _from_file(path: Path, attribute: str, kind: str, setting: str) -> ModuleType:

@@ -70,6 +70,8 @@ class Registry(Generic[T]):
         if self._is_own(name):
             return self._check(load_own(name, self.kind, self._setting), name)
         entries = [entry for entry in self._entries() if entry.name == name]
+        if not entries and name.endswith(".py"):
+            raise UserError(f"{name!r} does not say which {self.kind} of the file; give {self._setting} {name}:NAME")
         if not entries:
             raise unknown(self.kind, name, self.names(), "FILE.py:NAME of your own")
         return self._load(entries)
@@ -107,7 +109,12 @@ class Registry(Generic[T]):
         return self._check(guarded(first.load, f"{what} cannot be imported"), what)
 
     def _entries(self) -> list[EntryPoint]:
-        return list(guarded(lambda: entry_points(group=self._group), "the entry points of a package cannot be read"))
+        return brought(self._group)
+
+
+def brought(group: str) -> list[EntryPoint]:
+    """What installed packages bring under a group of entry points; nothing of it is imported."""
+    return list(guarded(lambda: entry_points(group=group), "the entry points of a package cannot be read"))
 
 
 def _package(entry: EntryPoint) -> str:

@@ -36,7 +36,15 @@ def global_stream(seed: int, purpose: str, *keys: int, device: torch.device = CP
 
     For code that can only draw from there: weight initialisation, dropout.
     """
-    accelerators = [] if device.type == "cpu" else [device]
-    with torch.random.fork_rng(accelerators, device_type=device.type if accelerators else "cuda"):
-        torch.manual_seed(derive(seed, purpose, *keys))
+    stream = derive(seed, purpose, *keys)
+    if device.type != "cpu":
+        with torch.random.fork_rng([device], device_type=device.type):
+            torch.manual_seed(stream)
+            yield
+        return
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(stream)  # torch.manual_seed notes a traceback for each kind of absent device
+    try:
         yield
+    finally:
+        torch.default_generator.set_state(before)

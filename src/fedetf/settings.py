@@ -4,11 +4,13 @@ Settings that ask for code come into being only with the user's consent, and wha
 password. ``config.py`` puts the layers together that they are made from.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -27,13 +29,35 @@ Tree = dict[str, Any]
 Count = Annotated[int, Field(ge=1, le=2**31)]  # more of anything is a slip, and would only fill the memory
 Times = Annotated[int, Field(ge=0, le=1_000_000)]  # how often something is done
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-LAST = 5  # tables report the mean of so many last rounds, as the authors do
+LAST = 5  # tables report the mean of the last five rounds, as the authors do
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+def _whole(value: float) -> float:
+    """A whole number as an int, so that it is written without a decimal point."""
+    return int(value) if float(value).is_integer() else value
+
+
+Epochs = Annotated[float, Field(ge=0, le=1_000_000), AfterValidator(_whole)]
 Address = Annotated[str, PlainSerializer(public_address)]  # what is written of it is without user and password
 
 
 Combine = Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "centred_clip"]
+
+
+def counted(number: float, thing: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "round"), counted(2, "round"), counted(0.5, "epoch")
+    ('1 round', '2 rounds', '0.5 epochs')
+    """
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _names(value: Any) -> Any:
+    """Names with commas between them, as they are typed after ``--set``, or a list of them."""
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
 class Section(BaseModel):
@@ -45,13 +69,18 @@ class Section(BaseModel):
 class DataSettings(Section):
     """What the clients hold."""
 
-    name: str = Field("digits", description="a dataset's name, a folder, or a hub id")
+    name: str = Field("digits", description="a dataset's name, a CSV or Parquet file, a folder, or a hub id")
     clients: Count = Field(20, description="K, the number of clients")
     partition: str = Field(
         "dirichlet", description="who holds what, see: fedetf list partitions; 'given' is for run(data=...) in Python"
     )
     alpha: Annotated[Positive, Field(le=1e6)] = Field(
         0.1, description="Dirichlet concentration: smaller is more skewed"
+    )
+    size_alpha: Annotated[Positive, Field(le=1e6)] | None = Field(
+        None,
+        description="Dirichlet concentration of the clients' sizes, for 'quantity' (left out: 0.5) and 'dirichlet' "
+        "(left out: sizes follow from the shares of each class, as in the paper)",
     )
     shards: Count = Field(2, description="classes per client, for partition = 'shards'")
     min_size: Count = Field(4, description="fewest samples a client may hold; 4 keeps both splits non-empty")
@@ -60,14 +89,48 @@ class DataSettings(Section):
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="of each client's training split, held out to choose settings by; see docs/measures.md"
     )
-    limit: Count | None = Field(None, description="use at most so many training images, equally per class")
-    test_limit: Count | None = Field(None, description="use at most so many images of the balanced test set")
+    unseen: Annotated[int, Field(ge=0, le=2**31)] = Field(
+        0, description="number of clients that never train: they personalise the final model, and are reported apart"
+    )
+    imbalance: Annotated[float, Field(ge=1, le=1e6)] = Field(
+        1.0, description="a long tail: how many times as many training samples the first class has as the last"
+    )
+    shift: Literal["none", "rotate", "noise", "blur", "colour", "scale"] = Field(
+        "none", description="how inputs look different at each client; for numbers: noise or scale"
+    )
+    shift_strength: Fraction = Field(0.5, description="how far clients are apart in what data.shift changes, up to 1")
+    label_noise: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="share of a noisy client's training labels that are wrong"
+    )
+    noisy_clients: Fraction = Field(0.5, description="share of the clients that data.label_noise concerns")
+    limit: Count | None = Field(None, description="largest number of training images, the same for each class")
+    test_limit: Count | None = Field(None, description="largest number of images of the balanced test set")
     size: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="resize images to size × size pixels")
     normalize: Literal["half", "imagenet", "none"] = Field(
-        "half", description="(x − 0.5)/0.5 per channel, ImageNet's mean and std, or only x/255"
+        "half",
+        description="(x − 0.5)/0.5 per channel, ImageNet's mean and std, or only x/255; 'none' also leaves the "
+        "numbers of run(data=...) as they are",
     )
     augment: Literal["none", "crop_flip"] = Field("none", description="random crop and flip of training batches")
-    image_column: str | None = Field(None, description="the column of images, if it is not found by itself")
+    kind: Literal["image", "table", "text", "signal", "sound"] | None = Field(
+        None, description="what the samples are; left out: found from the columns"
+    )
+    categories: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (), description="columns whose numbers are names of categories, such as codes"
+    )
+    leave_out: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (), description="columns of a table that the model does not get"
+    )
+    length: Annotated[int, Field(ge=8, le=2**20)] | None = Field(
+        None, description="of texts the bytes that are read, of signals and sound the steps in a window"
+    )
+    rate: Annotated[Positive, Field(le=1e6)] | None = Field(
+        None, description="signals and sound are resampled to so many steps a second; sound: 8000 if left out"
+    )
+    column: str | None = Field(
+        None, description="the column of images, texts, signals or sounds, if it is not found by itself"
+    )
+    image_column: str | None = Field(None, description="an older name of data.column")
     label_column: str | None = Field(None, description="the column of labels, if it is not found by itself")
     site_column: str | None = Field(
         None, description="a column that names each sample's site: every site is a client, nothing is drawn"
@@ -75,27 +138,51 @@ class DataSettings(Section):
 
     def describe(self) -> str:
         """How the data is dealt out, in a few words."""
+        sizes = None if self.size_alpha is None else f"sizes with alpha = {self.size_alpha:g}"
+        details = {
+            "dirichlet": ", ".join(filter(None, [f"alpha = {self.alpha:g}", sizes])),
+            "quantity": sizes or "skewed sizes",
+            "shards": f"{self.shards} classes each",
+        }
+        dealt = details.get(self.partition, self.partition)
         if self.site_column is not None:
-            return f"one for each {self.site_column}"
-        details = {"dirichlet": f"alpha = {self.alpha:g}", "shards": f"{self.shards} classes each"}
-        return details.get(self.partition, self.partition)
+            dealt = f"one for each {self.site_column}"
+        return ", ".join([dealt, *self._alterations()])
+
+    def _alterations(self) -> list[str]:
+        """What is special about the clients or changed of their data, a few words each."""
+        noisy = f"{100 * self.label_noise:g} % wrong labels at {100 * self.noisy_clients:g} % of them"
+        special = {
+            f"{self.unseen} of them unseen": self.unseen,
+            f"a long tail of {self.imbalance:g} to 1": self.imbalance > 1,
+            f"each with a {self.shift} of its own": self.shift != "none",
+            noisy: self.label_noise,
+        }
+        return [words for words, is_so in special.items() if is_so]
 
 
 class ModelSettings(Section):
     """The encoder."""
 
-    name: str = Field("cnn", description="see: fedetf list models")
+    name: str = Field("auto", description="see: fedetf list models; auto: the one that fits the kind of data")
 
 
 class TrainSettings(Section):
     """The rounds, and the local SGD (appendix B of the paper)."""
 
     rounds: Annotated[Times, Field(ge=1)] = Field(50, description="T, communication rounds")
-    epochs: Annotated[Times, Field(ge=1)] = Field(3, description="E, local epochs a round")
+    epochs: Annotated[Epochs, Field(gt=0)] = Field(3, description="E, local epochs a round; may be a part of one")
+    steps: Annotated[Times, Field(ge=1)] | None = Field(
+        None, description="local steps a round, the same number for every client; instead of train.epochs"
+    )
+    patience: Times = Field(
+        0, description="stop after this many rounds without a better validation accuracy; 0: never stop early"
+    )
     participation: Fraction = Field(1.0, description="share of the clients that takes part in a round")
     batch_size: Count = Field(128, description="local batch size")
     lr: NonNegative = Field(0.01, description="learning rate of the first round")
     lr_decay: Positive = Field(0.99, description="factor on the learning rate after each round")
+    lr_head: NonNegative = Field(1.0, description="learning rate of the head, as a multiple of the encoder's")
     optimiser: Literal["sgd", "adam", "adamw"] = Field("sgd", description="of local training")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.9, description="momentum of local SGD, from zero in each round"
@@ -105,17 +192,24 @@ class TrainSettings(Section):
     )
     weight_decay: NonNegative = Field(5e-4, description="weight decay of local training, on every trained tensor")
     sam: NonNegative = Field(
-        0.0, description="ρ of SAM: steps follow the gradient at the worst point so far away, e.g. 0.05; 0: as usual"
+        0.0,
+        description="ρ of SAM: steps follow the gradient at the worst point at this distance, e.g. 0.05; 0: as usual",
     )
 
     def rate(self, round: int) -> float:
         """The learning rate of a round; that after the last is the personal stage's."""
         return float(self.lr * self.lr_decay ** (round - 1))
 
+    def images(self, samples: int) -> int:
+        """How many images a client with ``samples`` trains on in one round of one phase, or slightly more."""
+        batch = min(self.batch_size + 1, samples)  # a single sample that is left over joins a batch
+        return max(math.ceil(self.epochs * samples), batch) if self.steps is None else self.steps * batch
+
     def describe(self) -> str:
         """How long the training is, in a few words."""
-        rounds, epochs = ("s" if number != 1 else "" for number in (self.rounds, self.epochs))
-        return f"{self.rounds} round{rounds} of {self.epochs} epoch{epochs}"
+        local = counted(self.epochs, "epoch") if self.steps is None else counted(self.steps, "step")
+        rounds = f"{counted(self.rounds, 'round')} of {local}"
+        return f"{rounds}, patience {self.patience}" if self.patience else rounds
 
 
 class MethodSettings(BaseModel):
@@ -125,12 +219,19 @@ class MethodSettings(BaseModel):
 
     name: str = Field("fedetf", description="see: fedetf list methods")
 
+    @model_validator(mode="after")
+    def _hold_values(self) -> "MethodSettings":
+        for name, value in (self.model_extra or {}).items():
+            if isinstance(value, dict):
+                raise PydanticCustomError("section", "{name} is a value, not a section", {"name": repr(name)})
+        return self
+
 
 class UpdateSettings(Section):
     """What becomes of a client's update on its way to the server."""
 
     max_ratio: Positive = Field(
-        1e6, description="an update more than so many times as long as the model it began from is refused"
+        1e6, description="refuse an update longer than this many times the model that it began from"
     )
     top_k: Fraction = Field(1.0, description="share of each tensor's entries that is sent, the largest; 1: all")
     bits: Literal[1, 2, 4, 8, 32] = Field(32, description="bits for each number that is sent; 32: as it is")
@@ -185,45 +286,57 @@ class PersonalSettings(Section):
     """The personal stage after the last round (Algorithm 2 for FedETF)."""
 
     enabled: bool = Field(True, description="false leaves the stage out")
-    epochs: Times | None = Field(None, description="epochs of each phase; left out: train.epochs")
+    epochs: Epochs | None = Field(None, description="epochs of each phase; left out: as in a round")
     lr: NonNegative | None = Field(None, description="learning rate; left out: the decayed one of round T+1")
     rounds: Times = Field(20, description="T_p, turns of ETF and projection (FedETF)")
     lr_etf: NonNegative = Field(0.1, description="learning rate of the ETF's turn (FedETF)")
     lr_proj: NonNegative = Field(0.05, description="learning rate of the projection's turn (FedETF)")
 
 
+class SystemSettings(Section):
+    """How clients behave; for simulations."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="probability that a participant fails in a round: it receives the model and sends nothing"
+    )
+    stragglers: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="probability that a participant finishes only a part of its local training, a random one"
+    )
+
+
 class EngineSettings(Section):
     """Where client steps run."""
 
     name: Literal["auto", "serial", "processes", "ray"] = Field(
-        "auto", description="one after the other here, worker processes, or a Ray cluster; auto: processes on a CPU"
+        "auto",
+        description="one after the other here, worker processes, or a Ray cluster; auto: processes for several workers",
     )
     workers: Count | None = Field(None, description="how many work side by side; left out: one for each core")
-    device: str = Field("auto", description="cpu, cuda, cuda:1, mps; auto takes the first there is")
+    device: str = Field(
+        "auto", description="cpu, cuda, cuda:1, mps, or several: cuda:0,cuda:1; auto takes the first there is"
+    )
     threads: Annotated[Count, Field(le=4096)] = Field(
         1, description="CPU threads of a worker; results can depend on it in the last bits"
     )
-    compile: bool = Field(
-        False, description="a faster training step, by fused kernels or torch.compile; see docs/engines.md"
+    compile: Literal["auto"] | bool = Field(
+        "auto",
+        description="a faster training step: by fused kernels where there are some (auto), else torch.compile (true)",
     )
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the encoder's training; bfloat16 is mixed precision, for GPUs that are fast at it"
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="of the encoder's training; the others are mixed precision, for GPUs that are fast at it"
     )
-    checkpoint: Count = Field(1, description="a checkpoint after so many rounds, and after the last")
+    checkpoint: Count = Field(1, description="rounds between checkpoints; the last round always has one")
     address: Address | None = Field(
         None, repr=False, description="of a Ray cluster, for example 'auto'; left out: one on this machine"
     )
 
 
-def _names(value: Any) -> Any:
-    """Names with commas between them, as they are typed after ``--set``, or a list of them."""
-    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
-
-
 class MeasureSettings(Section):
     """What is measured and recorded."""
 
-    every: Count = Field(1, description="general accuracy every so many rounds; the last five always")
+    every: Count = Field(
+        1, description="rounds between measurements of general accuracy; the last five are always measured"
+    )
     metrics: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         ("accuracy",), description="what is measured, by name, or FILE.py:NAME of your own; accuracy always is"
     )
@@ -233,13 +346,17 @@ class MeasureSettings(Section):
         None, repr=False, description="an MLflow tracking URI to log to as well; needs fedetf[mlflow]"
     )
 
+    wandb: Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")] | None = Field(
+        None, description="a project, or TEAM/PROJECT, of Weights & Biases to log to as well; needs fedetf[wandb]"
+    )
+
     @property
     def chosen(self) -> tuple[str, ...]:
         """The names of all metrics that are asked for."""
         return (*self.metrics, "collapse", "consistency") if self.collapse else self.metrics
 
     def due(self, t: int, rounds: int) -> bool:
-        """Whether round t of so many is measured."""
+        """Whether round ``t`` of ``rounds`` is measured."""
         return t % self.every == 0 or t > rounds - LAST
 
 
@@ -257,6 +374,7 @@ class Settings(Section):
     update: UpdateSettings = UpdateSettings()
     server: ServerSettings = ServerSettings()
     personal: PersonalSettings = PersonalSettings()
+    system: SystemSettings = SystemSettings()
     engine: EngineSettings = EngineSettings()
     measure: MeasureSettings = MeasureSettings()
 
@@ -279,6 +397,16 @@ class Settings(Section):
     def _get(self, key: str) -> Any:
         section, _, name = key.partition(".")
         return getattr(getattr(self, section), name, None)
+
+    @model_validator(mode="after")
+    def _patience_needs_validation(self) -> "Settings":
+        if self.train.patience and not self.data.validation_fraction:
+            raise PydanticCustomError(
+                "patience", "train.patience needs a validation split; set data.validation_fraction too, such as 0.2"
+            )
+        if self.train.patience and self.measure.every > 1:
+            raise PydanticCustomError("patience", "train.patience looks at every round; leave out measure.every")
+        return self
 
     @model_validator(mode="after")
     def _disco_needs_honest_clients(self) -> "Settings":

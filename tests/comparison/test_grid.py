@@ -11,17 +11,29 @@ import time
 from pathlib import Path
 
 import pytest
+from made_runs import make_run
 
 import fedetf
 from fedetf import UserError
 from fedetf.cli import main
-from fedetf.comparison.plan import plan
-from fedetf.comparison.run import RunsProgress
-from fedetf.comparison.table import Line
-from fedetf.report.comparison import to_csv, to_json, to_markdown
+from fedetf.comparison.plan import plan, written_out
+from fedetf.comparison.run import Comparison, RunsProgress
+from fedetf.comparison.table import Line, Table
+from fedetf.methods import METHODS
+from fedetf.report.comparison import to_csv, to_json, to_markdown, write_tables
+from fedetf.report.figures import critical_difference_figure
+from fedetf.report.latex import to_latex
+from fedetf.runs.read import read_run, scores_by_seed
 
 SMALL = ["--clients", "3", "--rounds", "1", "--epochs", "1", "--set", "data.limit=100", "--set", "personal.rounds=1"]
-OPTIONS = {"clients": 3, "rounds": 1, "epochs": 1, "settings": {"data.limit": 100, "personal.rounds": 1}}
+SMALL += ["--no-references"]
+OPTIONS = {
+    "references": False,
+    "clients": 3,
+    "rounds": 1,
+    "epochs": 1,
+    "settings": {"data.limit": 100, "personal.rounds": 1},
+}
 
 pytestmark = pytest.mark.slow
 
@@ -39,12 +51,14 @@ def test_the_table_is_the_mean_of_the_runs(capsys: pytest.CaptureFixture[str]) -
     assert main(["compare", "--methods", "fedavg,fedproto", "--seeds", "7,8", *SMALL, "--out", "grid"]) == 0
     out, err = capsys.readouterr()
     assert "table.md" in out
+    assert "General is the global model on the test set" in out
+    assert "± is the sample standard deviation" in out
     assert "[1/4] fedavg, seed 7: done" in err
     rows = {row["method"]: row for row in json.loads(Path("grid/table.json").read_text())}
     runs = [result(f"fedavg-s{seed}") for seed in (7, 8)]
     row = rows["fedavg"]
     assert row["general_mean"] == pytest.approx(statistics.mean(r["general_last5"] for r in runs))
-    assert row["general_std"] == pytest.approx(statistics.pstdev(r["general_last5"] for r in runs))
+    assert row["general_std"] == pytest.approx(statistics.stdev(r["general_last5"] for r in runs))
     assert row["personal"] == [r["personal"] for r in runs]
     assert row["seeds"] == [7, 8]
     assert row["bytes_up_per_client"] == statistics.mean(r["bytes_up"] for r in runs) / 3
@@ -113,11 +127,18 @@ def test_one_bad_run_does_not_cost_the_others(capsys: pytest.CaptureFixture[str]
     flags = ["--set", "data.shards=[1, 99]", "--set", "data.partition=shards", "--clients", "10", "--out", "grid"]
     assert main(["compare", "--methods", "fedavg", "--seeds", "7", *SMALL, *flags]) == 1
     err = capsys.readouterr().err
-    assert "error: 1 runs failed, the table has the others (fedavg, shards = 99, seed 7: data.shards = 99" in err
+    assert "error: 1 run failed, the table has the others (fedavg, shards = 99, seed 7: data.shards = 99" in err
     assert "Failed: fedavg, shards = 99, seed 7: data.shards = 99" in Path("grid/table.md").read_text()
     assert "Traceback" in Path("grid/fedavg-shards=99-s7/error.part").read_text()
     assert main(["compare", "--methods", "fedavg", "--seeds", "7", *SMALL, *flags]) == 1  # and it can be called again
     assert [row["data.shards"] for row in json.loads(Path("grid/table.json").read_text())] == ["1"]
+
+
+def test_where_all_runs_fail_the_reason_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--set", "data.unseen=3", "--clients", "3", "--out", "grid"]
+    assert main(["compare", "--methods", "fedavg", "--seeds", "7,8", *SMALL, *flags]) == 1
+    (error,) = [said for said in capsys.readouterr().err.splitlines() if said.startswith("error: ")]
+    assert error.startswith("error: 2 runs failed, so there is no table (fedavg, seed 7, fedavg, seed 8: data.unseen")
 
 
 def test_a_methods_numbers_go_to_the_methods_that_have_them() -> None:
@@ -195,21 +216,141 @@ def test_killed_half_way_and_called_again(capsys: pytest.CaptureFixture[str]) ->
         assert (Path("grid") / name).read_bytes() == (Path("whole") / name).read_bytes()
 
 
-def test_best_two_of_each_setting_are_bold() -> None:
-    def line(method: str, alpha: str, *values: float) -> Line:
-        scores = {"general": dict(zip((7, 8), values, strict=True)), "personal": {7: 0.5, 8: 0.5}}
-        return Line({"method": method, "data.alpha": alpha}, [7, 8], scores, 3.0, 2**20)
+def line(method: str, alpha: str, *values: float) -> Line:
+    seeds = list(range(7, 7 + len(values)))
+    general = dict(zip(seeds, values, strict=True))
+    scores = {"general": general, "final": general, "personal": dict.fromkeys(seeds, 0.5)}
+    return Line({"method": method, "data.alpha": alpha}, seeds, scores, 3.0, 2**20)
 
-    lines = [line("a", "1", 0.5, 0.7), line("b", "1", 0.1, 0.1), line("c", "1", 0.9, 0.9), line("a", "2", 0.2, 0.2)]
-    text = to_markdown(lines).splitlines()
-    assert "| a | 1 | **60.00±10.00** |" in text[2]
-    assert "| b | 1 | 10.00±0.00 |" in text[3]
-    assert "| c | 1 | **90.00±0.00** |" in text[4]
-    assert "| a | 2 | 20.00±0.00 |" in text[5]  # alone in its setting, it is not better than anything
-    assert "| 2 | 3.0 | 1 |" in text[5]
-    assert to_csv(lines).count("\n") == 5
-    assert json.loads(to_json(lines))[0]["general"] == [0.5, 0.7]
-    assert [row["general_place"] for row in json.loads(to_json(lines))] == [2, None, 1, None]
+
+def test_in_bold_is_the_best_where_others_are_shown_to_be_behind() -> None:
+    lines = [line("a", "1", 0.5, 0.6, 0.7), line("b", "1", 0.1, 0.21, 0.3), line("a", "2", 0.2, 0.2, 0.2)]
+    table = Table([*lines, line("c", "3", 0.1, 0.9, 0.5), line("d", "3", 0.8, 0.2, 0.4), line("local", "1", 0.9)])
+    text = to_markdown(table).splitlines()
+    assert "| a | 1 | **60.00±10.00** | 60.00±10.00 | 50.00±0.00 | 3 | 3.0 | 1 |" in text[2]
+    assert "| b | 1 | 20.33±10.02 |" in text[3]
+    assert "| a | 2 | 20.00±0.00 |" in text[4]  # alone in its setting, it is not better than anything
+    assert "| c | 3 | 50.00±40.00 |" in text[5]  # better in the mean only
+    assert "| local (reference) | 1 | 90.00 |" in text[7]
+    records = json.loads(to_json(table))
+    assert [row["general_best"] for row in records] == [True, False, False, False, False, False]
+    assert [row["general_shown"] for row in records] == [
+        None, "behind", None, None, "no difference shown (n = 3)", None
+    ]  # fmt: skip
+    assert [row["reference"] for row in records] == [False] * 5 + [True]
+    assert records[0]["general"] == [0.5, 0.6, 0.7]
+    assert "| b | 1 | −39.67 [−41.10, −38.23] | behind | +0.00 [+0.00, +0.00] | identical |" in "\n".join(text)
+
+
+def test_latex_is_ready_for_a_paper() -> None:
+    lines = [line("fedavg", "1", 0.1, 0.21, 0.3), line("fedetf", "1", 0.5, 0.6, 0.7), line("local", "1", 0.4)]
+    text = to_latex(Table([*lines, line("my_own", "2", 0.5)]), "100 % of digits")
+    cells = [row.removesuffix(r" \\").split(" & ") for row in text.splitlines() if row.endswith(r"\\")]
+    assert cells == [
+        ["", r"\multicolumn{2}{c}{alpha = 1}", r"\multicolumn{2}{c}{alpha = 2}"],
+        ["Method", *[r"General (\%)", r"Personal (\%)"] * 2],
+        ["FedAvg", r"20.33 {\scriptsize$\pm$10.02}$^{\downarrow}$", r"50.00 {\scriptsize$\pm$0.00}$^{=}$", "--", "--"],
+        ["FedETF", r"\textbf{60.00} {\scriptsize$\pm$10.00}", r"50.00 {\scriptsize$\pm$0.00}", "--", "--"],
+        [r"my\_own", "--", "--", "50.00", "50.00"],
+        ["Local", "40.00", "50.00", "--", "--"],
+    ]
+    assert r"100 \% of digits" in text
+    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+    for begun in ("table", "tabular"):
+        assert text.count(rf"\begin{{{begun}}}") == text.count(rf"\end{{{begun}}}") == 1
+
+
+def test_names_do_not_break_tables() -> None:
+    lines = [line("=a|b<c>", "1", 0.5, 0.6, 0.7), line("fedetf", "1", 0.5, 0.6, 0.7)]
+    first = to_markdown(Table(lines)).splitlines()[2]
+    assert first.startswith(r"| =a\|b<c> | 1 | 60.00±10.00 |")
+    assert to_csv([{"method": "=1+1", "alpha": "-0.5", "general": -0.5}]).splitlines()[1] == "'=1+1,-0.5,-0.5"
+    text = to_latex(Table(lines), "digits")
+    assert "=a$|$b$<$c$>$ &" in text
+    assert "$^{=}$~identical to fedetf" in text
+    lines[1] = line("fedetf", "1", 0.5, 0.7, 0.6)
+    lines[1].scores["personal"][7] = 0.4
+    assert "identical" not in to_latex(Table(lines), "digits")  # no mark, no word on it
+
+
+def test_the_share_of_the_majority_class_is_on_the_same_seeds(tmp_path: Path) -> None:
+    def made(method: str, *seeds: int) -> Line:
+        places = {seed: tmp_path / f"{method}-{seed}" for seed in seeds}
+        for seed, place in places.items():
+            make_run(place, method, seed, majority=seed / 10)
+        runs = [read_run(place) for place in places.values()]
+        scores = {which: scores_by_seed(runs, which) for which in ("general", "final", "personal")}
+        return Line({"method": method, "train.lr": "0.1"}, list(seeds), scores, 3.0, 1.0, frozenset(["train.lr"]), runs)
+
+    table = Table([made("fedavg", 3, 4, 5), made("fedetf", 4, 5)])
+    assert [share.mean for share in table.majority.values()] == [pytest.approx(0.45)]
+    assert "| majority class (reference) | - | - | - | 45.00±7.07 | 2 |" in to_markdown(table)  # it has no rate
+
+
+def test_a_diagram_over_five_settings(tmp_path: Path) -> None:
+    lines = [line(m, str(a), v, v + 0.01 * a) for a in range(5) for m, v in (("a", 0.2), ("b", 0.4), ("c", 0.3))]
+    paths = write_tables(Comparison(tmp_path, Table(lines), "made up"))
+    assert [path.name for path in paths[5:]] == [
+        f"critical-difference-general.{ending}" for ending in ("png", "pdf")
+    ] + [f"critical-difference-personal.{ending}" for ending in ("png", "pdf")]
+    text = Path(paths[0]).read_text("utf-8")
+    assert "General: Over 5 settings the methods differ" in text
+    assert "Mean ranks, 1 is best: b 1.00, c 2.00, a 3.00. Ranks that are 1.48 apart differ (Nemenyi, 5 %)." in text
+    assert "Personal: Over 5 settings the methods are not shown to differ" in text  # all are the same
+    figure = critical_difference_figure(Table(lines).overall["general"], "General")
+    named = {text.get_text().strip(): text.get_position()[0] for text in figure.axes[0].texts}
+    assert {"b 1.00", "c 2.00", "3.00 a", "critical difference 1.48"} <= named.keys()
+    (bars,) = [[*map(float, drawn.get_xdata())] for drawn in figure.axes[0].lines if drawn.get_linewidth() == 3][1:]
+    assert bars == pytest.approx([1.96, 3.04])  # c and a; the other bar is over b and c
+
+
+def test_every_seed_as_a_data_frame() -> None:
+    frame = fedetf.compare(["fedavg", "fedetf"], [7, 8], out="grid", **OPTIONS).to_frame()
+    assert list(frame["run"]) == ["fedavg-s7", "fedavg-s8", "fedetf-s7", "fedetf-s8"]
+    for name, row in zip(frame["run"], frame.to_dict("records"), strict=True):
+        there = result(name)
+        assert (row["general"], row["final"], row["personal"]) == (
+            there["general_last5"], there["general"], there["personal"]
+        )  # fmt: skip
+        assert row["seed"] == there["seed"]
+
+
+def test_the_majority_class_is_what_a_constant_answer_reaches() -> None:
+    found = fedetf.run(clients=3, rounds=1, epochs=1, settings={"data.limit": 100, "personal.enabled": False})
+    labels, shares = found.job.dataset.train.y, []
+    for train, test in zip(found.partition.train, found.partition.test, strict=True):
+        answer = int(labels[train].mode().values)
+        shares.append(float((labels[test] == answer).float().mean()))
+    assert found.summary["personal_majority"] == pytest.approx(statistics.mean(shares))
+    assert found.summary["majority_per_client"] == pytest.approx(shares)
+
+
+def test_references_are_run_and_stand_apart() -> None:
+    options = {key: value for key, value in OPTIONS.items() if key != "references"}
+    compared = fedetf.compare(["fedavg"], [7], out="grid", **options)
+    assert [line.row["method"] for line in compared.lines] == ["fedavg", "local", "pooled"]
+    assert [line.reference for line in compared.lines] == [False, True, True]
+    assert "--no-references" not in Path("grid/command.txt").read_text()
+    noisy = {**OPTIONS["settings"], "update.noise": 1.0, "update.clip": 1.0, "model.name": "mlp"}
+    hidden = fedetf.compare(["fedavg"], [7], out="noisy", **{**options, "settings": noisy})
+    assert [line.row["method"] for line in hidden.lines] == ["fedavg", "local"]  # pooled has nobody to hide
+    assert not hidden.failed
+
+
+def test_another_metric_and_another_rival() -> None:
+    flags = ["--metric", "log_loss", "--against", "FedProx", "--out", "grid"]
+    assert main(["compare", "--methods", "fedavg,fedprox", "--seeds", "7,8", *SMALL, *flags]) == 0
+    text = Path("grid/table.md").read_text("utf-8")
+    losses = [result(f"fedavg-s{seed}")["metrics"]["general"]["log_loss"] for seed in (7, 8)]  # of one round: the mean
+    assert f"| fedavg | {statistics.mean(losses):.4f}±{statistics.stdev(losses):.4f} |" in text
+    assert "Differences to fedprox" in text
+    assert "Log loss" in Path("grid/report.html").read_text("utf-8")
+    assert "--metric log_loss --against fedprox" in Path("grid/command.txt").read_text()
+    with pytest.raises(UserError, match="--against fedrod is none of the methods"):
+        fedetf.compare(["fedavg"], [7], against="fedrod", out="other", **OPTIONS)
+    with pytest.raises(UserError, match="unknown metric 'nope'"):
+        fedetf.compare(["fedavg"], [7], metric="nope", out="other", **OPTIONS)
+    assert not Path("other").exists()
 
 
 def test_own_method_in_a_comparison() -> None:
@@ -222,12 +363,13 @@ def test_own_method_in_a_comparison() -> None:
     assert Path("grid/slow-s7/result.json").is_file()
 
 
-def test_methods_that_share_a_name_are_refused() -> None:
+def test_methods_that_share_a_name_are_told_apart() -> None:
     Path("mine.py").write_text("import fedetf\n\nclass FedAvg(fedetf.Method):\n    pass\n")
-    with pytest.raises(UserError, match="two runs would both be called fedavg"):
-        fedetf.compare(["fedavg", "mine.py:FedAvg"], [7], out="grid", **OPTIONS)
-    with pytest.raises(UserError, match="takes methods by name"):
-        fedetf.compare([fedetf.Method], [7], out="grid", **OPTIONS)
+    _, cells = plan(["mine.py:FedAvg", "fedavg"], [7], None, {}, False, Path("g"))
+    assert [(cell.row, cell.folder.name) for cell in cells] == [
+        ((("method", "fedavg"),), "fedavg-s7"),
+        ((("method", "fedavg (2)"),), "fedavg-2-s7"),
+    ]
 
 
 def test_an_axis_over_a_methods_number_leaves_the_others_alone() -> None:
@@ -284,12 +426,22 @@ def test_places_that_are_not_folders() -> None:
         fedetf.compare(["fedavg"], [7], out="grid", **OPTIONS)
 
 
-def test_bold_is_exact_with_three_seeds() -> None:
-    def line(method: str, *values: float) -> Line:
-        scores = {"general": dict(zip((7, 8, 9), values, strict=True)), "personal": dict.fromkeys((7, 8, 9), 0.5)}
-        return Line({"method": method}, [7, 8, 9], scores, 3.0, 2**20)
+def test_all_stands_for_every_method_of_fedetf_and_for_each_once() -> None:
+    class Mine(fedetf.Method):
+        """The user's own."""
 
-    text = to_markdown([line("a", 0.1, 0.2, 0.3), line("b", 0.05, 0.05, 0.05), line("c", 0.01, 0.01, 0.01)])
-    assert text.count("**") == 4 + 6  # two of the general values, and all equal personal ones
-    one = to_markdown([Line({"method": "a"}, [7], {"general": {7: 0.5}, "personal": {7: 0.5}}, 1.0, 1.0)])
-    assert "| 50.00 |" in one  # of one seed there is no deviation
+    assert written_out(["all"]) == list(METHODS)
+    assert written_out(["fedetf", "all", Mine]) == ["fedetf", *(name for name in METHODS if name != "fedetf"), Mine]
+    assert written_out(["fedavg", "fedavg"]) == ["fedavg", "fedavg"]  # that is for plan to refuse
+    assert len(METHODS) >= 32
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_all_methods_give_a_row_each(tmp_path: Path) -> None:
+    tiny = {"data.limit": 90, "data.test_limit": 20, "personal.rounds": 1, "measure.tensorboard": False}
+    comparison = fedetf.compare(
+        ["all"], [7], clients=3, alpha=0.3, rounds=1, epochs=1, model="mlp", settings=tiny, out=tmp_path / "grid"
+    )
+    assert not comparison.failed
+    assert [line.row["method"] for line in comparison.lines] == list(METHODS)

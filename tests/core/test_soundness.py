@@ -181,7 +181,7 @@ def test_names_in_reasons_are_one_printable_line(tmp_path: Path) -> None:
 def test_a_model_that_is_of_no_use_ends_the_run_before_it_is_written(
     method: type[fedetf.Method], when: str, kept: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(RunError, match=f"{when}: the server's new model is of no use: .* holds NaN or infinite"):
+    with pytest.raises(RunError, match=f"{when}: the server's new model is unusable: .* holds NaN or infinite"):
         run(method, tmp_path / "run")
     newest = max((tmp_path / "run" / "checkpoints").iterdir())
     assert newest.stem == kept

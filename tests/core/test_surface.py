@@ -197,6 +197,62 @@ def test_several_steps_on_a_batch_and_a_call_after_each() -> None:
     assert extra.tolist() == pytest.approx([1 - 0.9 ** len(rows)] * 2, rel=1e-5)  # rate 0.1 towards 1
 
 
+def test_an_epoch_of_fewer_samples_and_training_of_so_many_steps() -> None:
+    client, epochs = a_client(), []
+    everything = set(range(client.samples))
+
+    def loss(client, batch):
+        epochs.append(batch.rows.tolist())
+        return 0 * batch.h.sum()
+
+    client.train(loss, samples=7, epochs=4)
+    assert [len(set(rows)) for rows in epochs] == [7] * 4
+    assert set().union(*epochs) <= everything
+    assert len(set(map(frozenset, epochs))) > 1  # drawn anew
+    client.train(loss, epochs=9, steps=5)
+    assert client.steps == 4 + 5
+
+
+def test_other_weights_take_the_nets_place_for_a_loss() -> None:
+    """The loss is that of a net which has these weights; gradients and buffers are theirs, the net's stay."""
+    client = a_client(**{"model.name": "resnet20"})
+    other = prepare(resolve(None, {**SMALL, "data.clients": 3, "model.name": "resnet20", "seed": 9})).build_net()
+    weights = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    parameters = [weights[name].requires_grad_() for name, _ in other.named_parameters()]
+    seen = []
+
+    def loss(client, batch):
+        if not seen:
+            half = batch.part(slice(3, None))
+            before = {name: tensor.clone() for name, tensor in client.net.state_dict().items()}
+            value = client.loss_at(weights, Method().loss, half)
+            truth = F.cross_entropy(other.train()(batch.x[3:]), batch.y[3:])
+            seen.append((value.item(), truth.item()))
+            gradients = torch.autograd.grad(value, parameters)
+            wanted = torch.autograd.grad(truth, list(other.parameters()))
+            for gradient, want in zip(gradients, wanted, strict=True):
+                torch.testing.assert_close(gradient, want, atol=1e-5, rtol=1e-4)
+            assert half.rows.tolist() == batch.rows[3:].tolist()
+            assert all(torch.equal(tensor, before[name]) for name, tensor in client.net.state_dict().items())
+        return F.cross_entropy(client.net.head(batch.h), batch.y)
+
+    client.train(loss)
+    assert seen[0][0] == pytest.approx(seen[0][1], rel=1e-5)
+    for name, buffer in other.named_buffers():
+        torch.testing.assert_close(weights[name], buffer, atol=1e-5, rtol=1e-4)
+
+
+def test_extra_tensors_can_train_without_momentum_and_decay() -> None:
+    client, a, b = a_client(), torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+
+    def loss(client, batch):
+        return (a + b).sum() + 0 * batch.h.sum()
+
+    client.train(loss, [], extra={"a": a, "b": b}, plain=["b"], epochs=9, steps=2, lr=0.1, momentum=0.5, weight_decay=1)
+    assert b.item() == pytest.approx(1 - 0.1 - 0.1)
+    assert a.item() == pytest.approx(0.8 - 0.1 * (0.5 * 2 + 1 + 0.8))  # 1 − 0.1·(1 + 1), then with m = 2
+
+
 def test_a_method_of_version_0_1_is_told_what_changed() -> None:
     with pytest.raises(UserError, match=r"Old.loss\(client, h, y\) is loss\(client, batch\) now"):
 
@@ -223,6 +279,7 @@ def test_forms_are_checked_to_the_letter() -> None:
 def test_the_bytes_of_forms() -> None:
     assert SIZES.nbytes(FORMS) == 4 * 3 + 4 + 4 * 12
     assert SIZES.nbytes({"means": Rows(torch.float64, 2)}) == 3 * (8 * 16 + 8)
+    assert SIZES.nbytes({"means": Rows(torch.float32, 1), "counts": Rows(torch.int64, 0)}) == 3 * (4 * 4 + 8 + 8)
 
 
 def test_what_a_method_does_not_declare_is_refused_in_the_simulator_too() -> None:

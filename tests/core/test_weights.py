@@ -10,7 +10,7 @@ from fedetf.core.server import Server, Upload
 from fedetf.core.server.weights import disco, label_distance
 from fedetf.engines.steps import Step
 from fedetf.engines.verdict import unlikely_distance
-from fedetf.engines.wire import pack_result, unpack_result
+from fedetf.engines.wire import pack_results, unpack_results
 from fedetf.federation import Federation
 from fedetf.flower.messages import pack_answer, unpack_answer
 from fedetf.settings import ServerSettings
@@ -92,7 +92,8 @@ def test_the_distance_travels_only_where_it_counts() -> None:
     assert unpack_answer(step, answer, torch.device("cpu"), most).upload.distance is None
     trained.upload.distance = 0.1
     assert unpack_answer(step, pack_answer(trained), torch.device("cpu"), most).upload.distance == 0.1
-    assert unpack_result(pack_result(trained, [])).upload.distance == 0.1
+    (arrived,) = unpack_results(bytearray(bytes(pack_results([trained], []))))
+    assert arrived.upload.distance == 0.1
 
 
 @pytest.mark.parametrize("distance", [None, -0.1, 2.31, math.nan, math.inf])
@@ -102,7 +103,7 @@ def test_a_distance_that_no_client_can_have_is_refused(distance: float | None) -
     (trained,) = federation.engine.train([0], 1, federation._received())
     assert unlikely_distance(trained.upload, federation.sizes.classes) is None
     trained.upload.distance = distance
-    assert "no number from 0 to 2.303" in str(unlikely_distance(trained.upload, federation.sizes.classes))
+    assert "not a number from 0 to 2.303" in str(unlikely_distance(trained.upload, federation.sizes.classes))
 
 
 @pytest.mark.parametrize(

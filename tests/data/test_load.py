@@ -138,13 +138,29 @@ def image_folder(root: Path, splits: tuple[str, ...]) -> Path:
             (root / split / label).mkdir(parents=True)
             for i, pixels in enumerate(images(10, (8, 8, 3), seed=len(label))):
                 (root / split / label / f"{i}.png").write_bytes(png(pixels))
-    (root / "train" / "cat" / "notes.txt").write_text("not an image")
     return root
+
+
+def test_files_outside_the_folders_of_classes_are_counted(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "pets", ("train", "test"))
+    (folder / "train" / "stray.png").write_bytes(b"")
+    (folder / "train" / "cat" / "more").mkdir()
+    (folder / "train" / "cat" / "more" / "deep.png").write_bytes(b"")
+    (folder / "train" / "README.md").write_text("no sample of anything")
+    said = (
+        "2 of the files below .*train are skipped, since .* folder of their class, the first of them cat/more/deep.png"
+    )
+    with pytest.warns(UserWarning, match=said):
+        assert len(load(folder).train) == 20
 
 
 @pytest.mark.parametrize("test_split", ["test", "val"])
 def test_image_folder(tmp_path: Path, test_split: str) -> None:
-    data = load(image_folder(tmp_path / "pets", ("train", test_split)))
+    folder = image_folder(tmp_path / "pets", ("train", test_split))
+    (folder / "train" / "cat" / "notes.txt").write_text("not an image")
+    (folder / "train" / "empty").mkdir()  # no class
+    with pytest.warns(UserWarning, match="1 of the files in .*train are skipped: no images"):
+        data = load(folder)
     assert data.classes == ["cat", "dog"]
     assert data.train.x.shape == (20, 3, 8, 8)
     assert torch.bincount(data.test.y).tolist() == [10, 10]
@@ -215,9 +231,9 @@ def test_no_image_column(tmp_path: Path) -> None:
 
     pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), tmp_path / "train.parquet")
     with pytest.raises(UserError, match="no column of images among: text, label"):
-        load(tmp_path)
+        load(tmp_path, kind="image")
     with pytest.raises(UserError, match=r"column 'text' .* holds no images"):
-        load(tmp_path, image_column="text")
+        load(tmp_path, kind="image", image_column="text")
 
 
 def test_no_train_split(write_parquet: Write) -> None:
@@ -232,8 +248,11 @@ def test_empty_folder_missing_folder_and_a_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a folder"):
         load(tmp_path / "nope")
     (tmp_path / "file.parquet").write_bytes(b"")
-    with pytest.raises(UserError, match="is not a folder"):
+    with pytest.raises(UserError, match="is not a whole Parquet file"):
         load(tmp_path / "file.parquet")
+    (tmp_path / "file.doc").write_bytes(b"")
+    with pytest.raises(UserError, match="is not a folder; give a CSV or Parquet file"):
+        load(tmp_path / "file.doc")
 
 
 def test_unknown_name_comes_with_a_suggestion() -> None:
@@ -245,6 +264,13 @@ def test_unknown_name_comes_with_a_suggestion() -> None:
 def test_not_available_offline(name: str) -> None:
     with pytest.raises(UserError, match=rf"dataset '{name}' is neither in \$FEDETF_DATA nor in the cache"):
         load(name)
+
+
+def test_the_hub_is_an_extra(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr("fedetf.errors.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"'cifar10' is not in \$FEDETF_DATA; .* pip install 'fedetf\[hub\]'"):
+        load("cifar10")
+    assert len(load(folder).train) == 30  # Parquet files need no extra
 
 
 def test_the_hugging_face_cache_is_used(write_parquet: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_uint8_images_in_every_usual_order(shape: tuple[int, ...]) -> None:
         (lambda d: [(d[0][0][:, :4], d[0][1]), *d[1:]], "different shapes or types"),
         (lambda d: [(d[0][0].ravel(), d[0][1]), *d[1:]], "client 0: inputs have shape"),
         (lambda d: [(x, np.zeros(len(y))) for x, y in d], "one class only"),
-        (lambda d: [(np.full_like(d[0][0], np.nan), d[0][1]), *d[1:]], "client 0: inputs hold NaN"),
+        (lambda d: [(np.full_like(d[0][0], np.inf), d[0][1]), *d[1:]], "client 0: inputs hold infinite"),
         (lambda d: [(d[0][0][:15], d[0][1]), (d[1][0], d[1][1][:15])], "client 0 has 15 inputs but 20 labels"),
         (lambda d: [(d[0][0], d[0][1][:, None]), *d[1:]], r"client 0: labels have shape \(20, 1\)"),
         (lambda d: [(d[0][0], d[0][1].astype(str)), *d[1:]], "some clients have numbers as labels, others text"),
@@ -117,7 +117,8 @@ def test_a_test_set_of_another_type_is_refused() -> None:
 def test_bytes_in_rows_are_numbers() -> None:
     rows = np.random.default_rng(0).integers(0, 256, (20, 6), dtype=np.uint8)
     result = fedetf.run(data=[(rows, np.arange(20) % 2)] * 2, model="mlp", rounds=1)
-    assert result.job.dataset.train.x.dtype == torch.float32
+    assert result.job.dataset.train.x.dtype == torch.float64
+    assert result.job.dataset.note.kind == "table"
 
 
 def test_tensors_of_any_kind_are_taken_and_left_alone() -> None:

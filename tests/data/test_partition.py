@@ -187,3 +187,31 @@ def test_split_is_70_30_and_seeded() -> None:
 def test_given_is_for_python_only() -> None:
     with pytest.raises(UserError, match="given"):
         make_partition(DIGITS, [str(c) for c in range(10)], DataSettings(partition="given"), 0)
+
+
+def test_sizes_are_skewed_and_the_mix_is_not() -> None:
+    settings = DataSettings(clients=10, partition="quantity", size_alpha=0.5)
+    labels = np.arange(50_000) % 10
+    parts = make_partition(labels, [str(c) for c in range(10)], settings, seed=3)
+    sizes = np.array([len(a) + len(b) for a, b in zip(parts.train, parts.test, strict=True)])
+    assert sizes.sum() == 50_000
+    assert sizes.max() > 5 * sizes.min()
+    large = parts.counts[sizes > 1000]
+    assert np.abs(large / large.sum(axis=1, keepdims=True) - 0.1).max() < 0.04
+
+
+def test_labels_and_sizes_have_a_number_each() -> None:
+    """Of s ~ Dirichlet(a·1_K) the variance is (K − 1)/(K²(Ka + 1)); mixes are as skewed as alpha says."""
+    labels, names = np.arange(40_000) % 10, [str(c) for c in range(10)]
+
+    def spread(size_alpha: float, alpha: float) -> tuple[float, float]:
+        settings = DataSettings(clients=20, alpha=alpha, size_alpha=size_alpha, min_size=1, test_fraction=0.0)
+        made = [make_partition(labels, names, settings, seed) for seed in range(12)]
+        assert all(partition.counts.sum() == 40_000 for partition in made)
+        sizes = np.stack([partition.counts.sum(axis=1) / 40_000 for partition in made])
+        mixes = np.concatenate([p.counts / p.counts.sum(axis=1, keepdims=True) for p in made])
+        return float(sizes.var()), float(mixes.max(axis=1).mean())
+
+    for size_alpha in (1.0, 10.0):
+        assert spread(size_alpha, 1.0)[0] == pytest.approx(19 / (400 * (20 * size_alpha + 1)), rel=0.35)
+    assert spread(10.0, 0.1)[1] > spread(10.0, 1.0)[1] > spread(10.0, 100.0)[1]

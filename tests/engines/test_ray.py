@@ -171,7 +171,7 @@ def test_a_killed_driver_goes_on_to_the_same_bits(cluster, tmp_path: Path) -> No
 def test_an_error_reaches_the_user(cluster) -> None:
     from test_engines import Fails
 
-    with pytest.raises(fedetf.RunError, match=r"^client 2, round 2: ValueError: boom$"):
+    with pytest.raises(fedetf.RunError, match=r"^client 2, round 2: ValueError: boom \(.*, line \d+\)$"):
         on_cluster(cluster, method=Fails, participation=1.0)
 
 

@@ -22,6 +22,7 @@ from fedetf.cli import main
 from fedetf.core.state import load_state
 from fedetf.errors import UserError
 from fedetf.federation import Listener
+from fedetf.methods import METHODS
 from fedetf.report.progress import make_progress
 
 OPTIONS = {
@@ -41,6 +42,37 @@ def go_on(folder: Path, method: str) -> None:
         fedetf.resume(folder)
     else:
         fedetf.run(method=method, out=folder, **OPTIONS)
+
+
+class DieOnce(Listener):
+    """Ends the process with SIGKILL in round 2, or after the first personal model."""
+
+    def __init__(self, moment: str):
+        self.moment = moment
+
+    def client_done(self, record) -> None:
+        if (self.moment, record.round) == ("round", 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def personal_done(self, personal) -> None:
+        if self.moment == "personal":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_goes_on_to_the_same_bits(method: str, tmp_path: Path) -> None:
+    options = {**OPTIONS, "method": method, "clients": 3, "rounds": 3, "model": "mlp"}
+    options["settings"] = {**OPTIONS["settings"], "data.limit": 90, "train.batch_size": 16}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    fedetf.run(out=whole, **options)
+    for moment, work in (
+        ("round", lambda killer: fedetf.run(out=broken, listeners=[killer], **options)),
+        ("personal", lambda killer: fedetf.resume(broken, listeners=[killer])),
+    ):
+        assert in_child(lambda work=work, moment=moment: work(DieOnce(moment))) == signal.SIGKILL
+    fedetf.resume(broken)
+    assert_same_run(whole, broken)
 
 
 @pytest.mark.slow
@@ -318,8 +350,10 @@ def test_own_data_is_asked_for_and_checked(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_resumed_is_said(tmp_path: Path, stopped: Path) -> None:
-    with pytest.raises(UserError, match=r"is no run folder: there is no config.toml in it"):
+    with pytest.raises(UserError, match=r"there is no folder .*nothing; check the path"):
         fedetf.resume(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"is not a run folder: there is no config.toml in it"):
+        fedetf.resume(tmp_path)
 
 
 def test_another_engine_may_finish_a_run(stopped: Path, whole: Path) -> None:

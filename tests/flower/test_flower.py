@@ -1,6 +1,7 @@
 """The Flower apps give the serial simulator's bits, send no more than the method's upload, and survive bad sites."""
 
 import json
+import logging
 import math
 import re
 from pathlib import Path
@@ -24,7 +25,7 @@ from sites import (
 import fedetf
 from fedetf.config import resolve
 from fedetf.core.forms import Sizes, misfit
-from fedetf.core.state import load_state
+from fedetf.core.state import load_checked, load_state
 from fedetf.engines.steps import Step
 from fedetf.errors import RunError, UserError
 from fedetf.flower.federate import Federate
@@ -52,7 +53,7 @@ EXTRAS = {  # what a method sends each round beside or instead of the shared mod
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.pools])
 def test_sites_give_the_simulators_bits_and_send_what_the_table_says(method: str, tmp_path: Path) -> None:
     app = make_app(tmp_path / "app", method)
     wire = Wire(app, tmp_path / "kept", out=str(tmp_path / "run"))
@@ -60,8 +61,10 @@ def test_sites_give_the_simulators_bits_and_send_what_the_table_says(method: str
     expected = fedetf.run(str(app / "settings.toml"), clients=3, engine="serial", out=tmp_path / "simulated")
     assert_same_model(tmp_path / "run", tmp_path / "simulated")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    for name in ("general", "general_last5", "personal", "personal_per_client", "personal_curve", "bytes_up"):
+    for name in ("personal", "personal_per_client", "personal_curve", "bytes_up"):
         assert result[name] == expected.summary[name], name
+    for name in ("general", "general_last5"):  # clients' own models do not come to the server's test set
+        assert result[name] == (None if METHODS[method].measures_clients else expected.summary[name]), name
 
     net = expected.job.build_net().state_dict()
     shared = expected.job.method.scoped(net, Scope.SHARED).keys()
@@ -78,10 +81,13 @@ def test_sites_give_the_simulators_bits_and_send_what_the_table_says(method: str
             assert metrics == {"metrics": TRAINED}
         elif kind == "query.summarise":
             assert (arrays, metrics) == ({"summary": at_the_end}, {})
+        elif kind == "query.test":
+            assert (arrays, metrics) == ({}, {"metrics": {"measure.accuracy"}})
         else:
             assert arrays == {}
             assert metrics["metrics"] <= {"accuracy", "curve", "epochs"}
-    assert seen == {"train", "query.personalise", *(["query.summarise"] if at_the_end else [])}
+    tested = ["query.test"] if METHODS[method].has_global else []
+    assert seen == {"train", "query.personalise", *tested, *(["query.summarise"] if at_the_end else [])}
     for k, site in enumerate(SITES):  # the personal model is at the site, and is the simulator's
         kept = next((tmp_path / "kept" / site).rglob("personal.safetensors"))
         model = load_state(tmp_path / "simulated" / "personal" / f"{k}.safetensors")
@@ -92,6 +98,13 @@ def test_sites_give_the_simulators_bits_and_send_what_the_table_says(method: str
             card = export(kept, tmp_path / f"{k}.safetensors")
             assert f"{expected.personal_per_client[k]:.4f}" in card.read_text()
     assert not (tmp_path / "run" / "personal").exists()
+
+
+def test_pooled_is_refused_since_data_does_not_leave_sites(tmp_path: Path) -> None:
+    wire = Wire(make_app(tmp_path / "app", "pooled"), tmp_path / "kept", out=str(tmp_path / "run"))
+    with pytest.raises(fedetf.UserError, match=r"^pooled trains on all data in one place, and data does not leave its"):
+        wire.run_server()
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_privacy_table_of_the_docs_is_what_the_test_above_saw() -> None:
@@ -115,7 +128,7 @@ def test_an_answer_lost_after_the_site_wrote_its_state_applies_the_dual_once(tmp
     assert records(tmp_path)[1]["missing"] == {"2": "no answer within 0.5 s"}
     assert_ends_as_with(tmp_path, [[0, 1, 2], [0, 1], [0, 1, 2]])
     kept = sorted(path.name for path in (tmp_path / "kept" / "rome").rglob("*-*.safetensors"))
-    assert kept == [f"{name}.safetensors" for name in ("accepted-00001", "round-00002", "round-00003")]
+    assert kept == [f"{name}.safetensors" for name in ("accepted-00001", "accepted-00003")]  # round 2 did not count
 
 
 def test_a_node_that_was_started_anew_is_not_waited_for(tmp_path: Path) -> None:
@@ -150,7 +163,7 @@ def no_metrics(answer: Message) -> Message:
             "refused",
             "sends classes; this method sends nothing",
         ),
-        (no_metrics, "refused", "its answer cannot be read: samples is no count"),
+        (no_metrics, "refused", "its answer cannot be read: samples is not a count"),
     ],
 )
 def test_a_spoilt_update_is_left_out_and_its_dual_does_not_count(
@@ -380,9 +393,10 @@ def test_an_error_at_a_site_says_nothing_of_its_data(tmp_path: Path) -> None:
     wire = quick(tmp_path, rounds=1)
     wire.nodes[102]["data"] = str(tmp_path / "data")
     wire.run_server()
-    (failed,) = (answer for answer in wire.answers if answer.has_error())
-    assert failed.error.reason == "the step failed; the log of the site says why"
-    assert not failed.has_content()
+    failed = [answer for answer in wire.answers if answer.has_error()]
+    assert len(failed) == 2  # of its training, and of the test of the global model
+    assert {answer.error.reason for answer in failed} == {"the step failed; the log of the site says why"}
+    assert not any(answer.has_content() for answer in failed)
     assert "smith" not in (tmp_path / "run" / "rounds.jsonl").read_text()
 
 
@@ -466,7 +480,7 @@ def test_images_that_changed_since_the_run_began_are_noticed(tmp_path: Path) -> 
     site.perform(step, order, received)
     site_of(tmp_path, data).perform(step, order, received)
     assert (tmp_path / "kept").stat().st_mode & 0o077 == 0
-    with pytest.raises(RunError, match="the images are not those that the run began with"):
+    with pytest.raises(RunError, match="the data are not those that the run began with"):
         site_of(tmp_path, pictures(tmp_path / "data", 6)).perform(step, order, received)
     site_of(tmp_path, tmp_path / "data").perform(step, Order("1" * 32, 1, 1, 0), received)  # another run
 
@@ -474,7 +488,7 @@ def test_images_that_changed_since_the_run_began_are_noticed(tmp_path: Path) -> 
 @pytest.mark.parametrize(("run", "client"), [("0" * 32, "../../victim"), ("0" * 32, 2), ("../up", 1), ("0" * 32, -1)])
 def test_a_server_cannot_name_another_folder(run: str, client: int, tmp_path: Path) -> None:
     site = site_of(tmp_path, pictures(tmp_path / "data", 5))
-    with pytest.raises(RunError, match="no names of a run and a client"):
+    with pytest.raises(RunError, match="not the names of a run and a client"):
         site.perform(Step("train", 0, client=1, round=1), Order(run, client, 1, 0), {})
     assert not (tmp_path / "kept").exists()
 
@@ -493,3 +507,23 @@ def test_a_state_that_is_written_too_late_does_not_count(tmp_path: Path) -> None
     assert states.load(1, True)["v"] == 1
     states.settle(4)
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["accepted-00003", "accepted-00004"]
+
+
+def test_a_personal_model_below_the_sites_majority_is_said_there_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that stay at their first values give one class for nearly everything, seldom the most frequent one."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    app = make_app(tmp_path / "app", "fedavg", rounds=1)
+    settings = app / "settings.toml"
+    settings.write_text(settings.read_text().replace("lr = 0.05", "lr = 0.0"))
+    wire = Wire(app, tmp_path / "kept", out=str(tmp_path / "run"))
+    wire.run_server()
+    kept = sorted((tmp_path / "kept").rglob("personal.safetensors"))
+    notes = [load_checked(path)[0] for path in kept]
+    low = [note for note in notes if note["accuracy"] < note["majority"]]
+    assert low
+    said = [line for line in caplog.messages if "worse than always the same answer" in line]
+    assert len(said) == len(low)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["majority_per_client"], result["personal_majority"]) == ([], None)

@@ -19,6 +19,7 @@ from fedetf.flower.arrays import numbers
 from fedetf.flower.bounds import SampleBound
 from fedetf.flower.federate import Federate
 from fedetf.methods import Upload
+from fedetf.settings import TrainSettings
 
 __all__ = ["no_pauses"]  # a fixture for every test here
 
@@ -174,10 +175,10 @@ def trained(samples: int, images: int = 0) -> Trained:
 
 
 def test_ten_times_the_median_of_the_first_round_and_the_same_after_a_restart(tmp_path: Path) -> None:
-    bound = SampleBound(tmp_path, federate(), epochs=3)
+    bound = SampleBound(tmp_path, federate(), TrainSettings(epochs=3))
     bound.find([0, 40, 2**62, 0, 30])  # sites that hold nothing do not count
     bound.find([1, 1, 1])
-    again = SampleBound(tmp_path, federate(), epochs=3)
+    again = SampleBound(tmp_path, federate(), TrainSettings(epochs=3))
     for each in (bound, again):
         assert each.excess(trained(400)) is None
         assert "it reports 401 samples, at most 400 are allowed; if that is right, set max-samples" in str(
@@ -185,7 +186,9 @@ def test_ten_times_the_median_of_the_first_round_and_the_same_after_a_restart(tm
         )
     assert again.excess(trained(10, 100 * 3 * 10)) is None
     assert "trained on 3001 images, which is too many for its 10 samples" in str(again.excess(trained(10, 3001)))
-    given = SampleBound(tmp_path, federate(**{"max-samples": 500}), epochs=3)  # the setting wins over what was found
+    given = SampleBound(
+        tmp_path, federate(**{"max-samples": 500}), TrainSettings(epochs=3)
+    )  # the setting wins over what was found
     assert given.excess(trained(500)) is None
     assert given.excess(trained(501)) is not None
 
@@ -196,7 +199,7 @@ def test_ten_times_the_median_of_the_first_round_and_the_same_after_a_restart(tm
 def test_a_damaged_bound_is_said_in_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "bounds.json").write_text(text)
     with pytest.raises(UserError, match=r"bounds.json is damaged.*; set max-samples in pyproject.toml"):
-        SampleBound(tmp_path, federate(), epochs=3)
+        SampleBound(tmp_path, federate(), TrainSettings(epochs=3))
 
 
 def test_a_server_that_was_started_again_has_the_bound_of_the_first_round(tmp_path: Path) -> None:

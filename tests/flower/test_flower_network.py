@@ -174,7 +174,7 @@ def expected_run(app: Path, data: Path, schedule: list[list[int]], out: Path) ->
     """What the serial simulator makes of the same images, with the given participants."""
     settings = resolve(str(app / "settings.toml"), {"engine.name": "serial"})
     classes = [str(c) for c in range(10)]
-    shares = [load_share(data / name, classes, (1, 8, 8), settings.data) for name in (*SITES, "test")]
+    shares = [load_share(data / name, classes, (1, 8, 8), settings.data)[0] for name in (*SITES, "test")]
     *pairs, test = [(samples.x, samples.y.numpy()) for samples in shares]
     federation = Federation(prepare_own(settings, pairs, test, None, None), schedule)
     outcome = federation.run()
@@ -248,9 +248,10 @@ def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path
     assert not (folder / "run-fedetf" / "personal").exists()
 
     # FedDyn: a node dies in round 2 and comes back, then the SuperLink dies in round 3.
+    earlier = deployment.log("rome").count("ROUND 2]")  # FedETF's
     deployment.flwr("run", "feddyn")
     out = folder / "run-feddyn"
-    wait_for(lambda: deployment.log("rome").count("ROUND 2]") >= 3, "round 2 at rome")  # FedETF's was twice there
+    wait_for(lambda: deployment.log("rome").count("ROUND 2]") > earlier, "round 2 at rome")
     deployment.kill(nodes["rome"])
     deployment.rejoin("rome")
     wait_for(lambda: len(lines(out)) >= 2, "round 2 without rome")

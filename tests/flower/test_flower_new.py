@@ -102,17 +102,17 @@ def test_a_folder_of_images_or_of_parquet_files(tmp_path: Path, write_parquet: C
         path = tmp_path / "folder" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(path)
-    share = load_share(tmp_path / "folder", ["ant", "cat", "dog"], (1, 8, 8), DataSettings())
+    share, _ = load_share(tmp_path / "folder", ["ant", "cat", "dog"], (1, 8, 8), DataSettings())
     assert share.y.tolist() == [1, 1, 2, 2]
     assert torch.equal(share.x[:, 0], torch.from_numpy(np.stack([pictures[k] for k in (1, 3, 2, 0)])))
 
     write_parquet("tables/one.parquet", pictures[:2], ["dog", "cat"])
     write_parquet("tables/two.parquet", pictures[2:], ["dog", "dog"])
-    table = load_share(tmp_path / "tables", ["ant", "cat", "dog"], (3, 8, 8), DataSettings())
+    table, _ = load_share(tmp_path / "tables", ["ant", "cat", "dog"], (3, 8, 8), DataSettings())
     assert table.y.tolist() == [2, 1, 2, 2]
     assert torch.equal(table.x[:, 2], torch.from_numpy(np.stack(pictures)))  # grey, in three channels
     write_parquet("numbers/one.parquet", pictures, [7, 0, 0, 7])
-    assert load_share(tmp_path / "numbers", ["7", "0"], (1, 8, 8), DataSettings()).y.tolist() == [0, 1, 1, 0]
+    assert load_share(tmp_path / "numbers", ["7", "0"], (1, 8, 8), DataSettings())[0].y.tolist() == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize(

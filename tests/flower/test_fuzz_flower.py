@@ -25,8 +25,8 @@ from sites import SITES, Wire, make_app, no_pauses
 
 from fedetf.core.soundness import defect
 from fedetf.core.state import State, clone
-from fedetf.engines.steps import Missing, Personal, Step, Trained
-from fedetf.engines.verdict import unfit
+from fedetf.engines.steps import Missing, Personal, Scored, Step, Trained
+from fedetf.engines.verdict import Verdict
 from fedetf.errors import RunError
 from fedetf.flower.arrays import TYPES, numbers, to_arrays, to_state
 from fedetf.flower.bounds import SampleBound
@@ -37,6 +37,7 @@ from fedetf.flower.messages import Order, pack_answer, to_records
 from fedetf.flower.privacy import PrivacyLedger
 from fedetf.flower.server import server_job
 from fedetf.methods import Scope, Server, Upload
+from fedetf.settings import TrainSettings
 
 __all__ = ["no_pauses"]  # a fixture for every test here
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of an example that fails
@@ -190,7 +191,7 @@ class Desk:
         self.method = self.job.method
         self.post = Post()
         (folder / "run").mkdir(exist_ok=True)
-        bound = SampleBound(folder / "run", federate.model_copy(update={"max_samples": 1000}), 1)
+        bound = SampleBound(folder / "run", federate.model_copy(update={"max_samples": 1000}), TrainSettings(epochs=1))
         self.engine = FlowerEngine(
             self.job, federate, self.post, PrivacyLedger(folder, self.job.settings.update), bound
         )
@@ -203,6 +204,8 @@ class Desk:
         """What an honest site sends."""
         if kind == "personalise":
             return pack_answer(Personal(0, 0.5, [], 1.0, {}))
+        if kind == "test":
+            return pack_answer(Scored(0, {"accuracy": 0.5}))
         if kind == "validate":
             return pack_answer({"count": torch.full((10,), 3), "correct": torch.arange(10) % 4})
         if kind == "summarise":
@@ -230,7 +233,7 @@ class Desk:
         server = Server(clone(self.received), 3, 0, clone(self.own))
         if isinstance(result, Trained):
             max_ratio = self.job.settings.update.max_ratio
-            problem = unfit(result, self.method, self.received, self.engine._sizes, max_ratio)
+            problem = Verdict(self.method, self.received, self.engine._sizes, max_ratio).unfit(result)
             if problem is not None:
                 return problem
             assert 0 <= result.upload.samples <= 1000
@@ -241,6 +244,8 @@ class Desk:
             assert ((result["correct"] >= 0) & (result["correct"] <= result["count"])).all()
         elif isinstance(result, dict):
             self.method.finish(server, [result, self.rows(self.method.summaries)])
+        elif isinstance(result, Scored):
+            assert 0 <= (result.values.get("accuracy") or 0.0) <= 1
         else:
             assert isinstance(result, Personal)
             assert all(0 <= value <= 1 for value in [result.accuracy or 0.0, *result.curve])
@@ -256,7 +261,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Desk]:
 
 
 CASES = [("fedavg", "train"), ("fednh", "train"), ("fedproto", "train"), ("ccvr", "summarise"), ("ccvr", "personalise")]
-CASES += [("fedavg", "validate")]
+CASES += [("fedavg", "validate"), ("fedavg", "test")]
 
 
 @pytest.mark.filterwarnings("ignore:nobody holds the classes")

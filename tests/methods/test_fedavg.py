@@ -22,7 +22,7 @@ def test_one_full_batch_step_is_a_step_on_the_pooled_loss() -> None:
     data = blobs(clients=3, n=20)
     data[0] = (data[0][0][:7], data[0][1][:7])
     x, y = (np.concatenate(parts) for parts in zip(*data, strict=True))
-    settings = {**BARE, "train.batch_size": 100, "train.lr": 0.5, "personal.enabled": False}
+    settings = {"data.normalize": "none", **BARE, "train.batch_size": 100, "train.lr": 0.5, "personal.enabled": False}
     result = fedetf.run(
         method="fedavg", data=data, test=(x, y), model=nn.Identity(), rounds=1, epochs=1, settings=settings
     )
@@ -107,7 +107,7 @@ class Normed(nn.Module):
 def test_a_lone_last_sample_joins_the_batch_before(n: int, sizes: list[int]) -> None:
     """Batches of 16, two epochs, against a plain loop."""
     torch.manual_seed(0)
-    settings = {**BARE, "train.batch_size": 16, "train.lr": 0.1, "personal.enabled": False}
+    settings = {"data.normalize": "none", **BARE, "train.batch_size": 16, "train.lr": 0.1, "personal.enabled": False}
     ((x, y),) = blobs(clients=1, n=40)
     data = [(x[:n], y[:n])]
     result = fedetf.run(method="fedavg", data=data, test=data[0], model=Normed(), rounds=1, epochs=2, settings=settings)
@@ -129,7 +129,7 @@ def test_a_client_of_one_sample_trains_and_leaves_the_statistics_of_batchnorm_al
     torch.manual_seed(0)
     ((x, y),) = blobs(clients=1, n=40)
     data = [(x[i : i + 1], y[i : i + 1]) for i in (0, 1)]  # of two classes
-    settings = {**BARE, "train.lr": 0.1, "personal.enabled": False}
+    settings = {"data.normalize": "none", **BARE, "train.lr": 0.1, "personal.enabled": False}
     result = fedetf.run(method="fedavg", data=data, test=data[0], model=Normed(), rounds=1, epochs=1, settings=settings)
     before, after = result.job.build_net().state_dict(), result.model().state_dict()
     moved = {name for name in before if not torch.equal(before[name], after[name])}

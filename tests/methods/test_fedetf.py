@@ -32,6 +32,7 @@ def federation(tmp_path, **settings) -> fedetf.Result:
         "personal.rounds": TURNS,
         "personal.lr_etf": LR_ETF,
         "personal.lr_proj": LR_PROJ,
+        "data.normalize": "none",
         **settings,
     }
     encoder = nn.Linear(5, 4, bias=False)

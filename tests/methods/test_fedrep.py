@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from quadratic import quadratic, quadratic_loss
 
 import fedetf
 from fedetf.engines.worker import Worker
+from fedetf.methods import METHODS, Method
 
 pytestmark = pytest.mark.slow
 
@@ -54,3 +56,12 @@ def test_one_client_encoder_is_the_servers() -> None:
     worker = Worker(result.job, torch.device("cpu"))
     trained = worker.train(0, 1, result.job.build_net().state_dict(), {})
     assert all(torch.equal(tensor, result.outcome.model[name]) for name, tensor in trained.upload.state.items())
+
+
+def test_private_heads_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head of one number goes halfway to its client's centre in each round that it takes part in: 4·¾ and 8·½."""
+    monkeypatch.setattr(Method, "loss", quadratic_loss([4.0, 8.0]))
+    federation = quadratic(METHODS["fedrep"], [4.0, 8.0], [[0, 1], [0]], lr=0.5)
+    list(federation.rounds())
+    assert [federation.private.load(k)["head.weight"].item() for k in (0, 1)] == pytest.approx([3.0, 4.0])
+    assert "head.weight" not in federation.server.state

@@ -1,12 +1,17 @@
 """FedRoD: the private head never touches the rest."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
+from by_hand import client_of as client_by_hand
+from by_hand import loss_of
 
 import fedetf
 from fedetf.core.client import Batch
 from fedetf.engines.worker import Worker
+from fedetf.methods import METHODS
 from fedetf.nn.losses import balanced_cross_entropy
 
 pytestmark = pytest.mark.slow
@@ -59,3 +64,18 @@ def test_the_private_head_starts_as_a_copy_of_the_generic_one() -> None:
     head = fedetf.run(**OPTIONS, settings={"data.limit": 150}).job.build_net().head
     assert torch.equal(head.generic.weight, head.private.weight)
     assert head.generic.weight.data_ptr() != head.private.weight.data_ptr()
+
+
+def test_the_loss_by_hand() -> None:
+    """Counts 3 and 1, a sample of class 1 with generic logits 0, 0 and private ones 0, ln 3.
+
+    The balanced loss is −ln(1/(3 + 1)), that of the sum −ln(3/(1 + 3)).
+    """
+    method = METHODS["fedrod"]()
+    client = client_by_hand(method, [3, 1])
+    for layer in (client.net.head.generic, client.net.head.private):
+        torch.nn.init.zeros_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
+    with torch.no_grad():
+        client.net.head.private.bias.copy_(torch.tensor([0.0, math.log(3)]))
+    assert loss_of(method, client, [[0.5, -0.5]], [1]).item() == pytest.approx(math.log(4) + math.log(4 / 3))

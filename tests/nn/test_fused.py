@@ -1,13 +1,15 @@
 """The CPU kernels against torch's own layers."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import fedetf
-from fedetf.nn.encoders import build_encoder, fused
+from fedetf.engines.compiled import with_kernels
+from fedetf.nn.encoders import build_encoder, fused, has_kernels, model_names
 
 pytestmark = pytest.mark.skipif(
     not any(map(fused.shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler"
@@ -85,19 +87,46 @@ def test_encoders_without_such_layers_are_told_apart() -> None:
 @pytest.mark.slow
 def test_a_run_learns_the_same_and_engines_agree() -> None:
     options = {"clients": 2, "rounds": 2, "epochs": 1, "model": "resnet20", "settings": {"data.limit": 100}}
-    plain = fedetf.run(engine="serial", **options)
+    plain = fedetf.run(engine="serial", compile=False, **options)
     fast = fedetf.run(engine="serial", compile=True, **options)
-    workers = fedetf.run(engine="processes", workers=2, compile=True, **options)
+    workers = fedetf.run(engine="processes", workers=2, **options)  # by default, too
     assert fast.rounds[0].loss == pytest.approx(plain.rounds[0].loss, rel=1e-3)
     assert fast.rounds[0].loss != plain.rounds[0].loss
     assert all(torch.equal(tensor, workers.outcome.model[name]) for name, tensor in fast.outcome.model.items())
 
 
-def test_without_a_compiler_it_falls_back_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("choice", ["auto", True])
+def test_without_a_compiler_it_falls_back_with_a_word(choice: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_kernels", fused._build)
     monkeypatch.setattr(fused.shutil, "which", lambda _: None)
     options = {"clients": 2, "rounds": 1, "epochs": 1, "model": "resnet20", "settings": {"data.limit": 40}}
-    with pytest.warns(UserWarning, match=r"used as it is \(there is no C\+\+ compiler"):
-        fast = fedetf.run(engine="serial", compile=True, **options)
-    plain = fedetf.run(engine="serial", **options)
+    with pytest.warns(UserWarning, match=r"used as it is \(there is no C\+\+ compiler") as said:
+        fast = fedetf.run(engine="serial", compile=choice, **options)
+    assert len(said) == 1
+    plain = fedetf.run(engine="serial", compile=False, **options)
     assert all(torch.equal(tensor, fast.outcome.model[name]) for name, tensor in plain.outcome.model.items())
+
+
+def test_by_default_only_what_is_built_in_seconds_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("torch.compile takes up to a minute")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    assert with_kernels(encoder := build_encoder("cnn", (3, 8, 8)), torch.device("cpu")) is encoder
+    for_images = [name for name in model_names() if name not in ("textbag", "transformer", "cnn1d")]
+    assert [name for name in model_names() if has_kernels(name)] == [
+        name
+        for name in for_images
+        if any(isinstance(m, fused.Conv3x3) for m in build_encoder(name, (3, 8, 8)).modules())
+    ]
+
+
+def test_kernels_are_built_once_however_many_want_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the loading of data, say, and by a worker that comes too early."""
+    built, run = [], fused.subprocess.run
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(fused.subprocess, "run", lambda command, **how: built.append(command) or run(command, **how))
+    fused.build_ahead()
+    path = fused._build()
+    assert path.stat().st_size > 0
+    assert len(built) == 1

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from fedetf.cli import main
+from fedetf.comparison.standing import judge_columns
 from fedetf.config import resolve
 from fedetf.data.partition import make_partition
 from fedetf.errors import UserError
@@ -199,11 +200,14 @@ def made_result(**values: object) -> RunResult:
 
 
 def made_up(**general: float) -> Results:
-    def run(value: float, seed: int) -> Run:
-        rounds = [RoundLine(round=t + 1, measures={"nc2": value + t}) for t in range(7)]
-        return Run(Path(), made_result(seed=seed, general_last5=value), rounds)
+    """Two seeds; the second is one point better for all, and a little more so for A."""
 
-    return Results({(row, "here"): [run(value, 8), run(value, 9)] for row, value in general.items()})
+    def run(value: float, seed: int, lucky: bool) -> Run:
+        reached = value + 0.01 * (seed - 8) + (0.002 * (seed - 8) if lucky else 0)
+        rounds = [RoundLine(round=t + 1, measures={"nc2": reached + t}) for t in range(7)]
+        return Run(Path(), made_result(seed=seed, general_last5=reached), rounds)
+
+    return Results({(row, "here"): [run(v, s, row == "A") for s in (8, 9)] for row, v in general.items()})
 
 
 def said(claim: Claim, results: Results, columns: tuple[str, ...] = ("here",)) -> str:
@@ -211,19 +215,32 @@ def said(claim: Claim, results: Results, columns: tuple[str, ...] = ("here",)) -
 
 
 def test_claims_in_one_line() -> None:
+    """Student's t at one degree of freedom is 12.706, the differences are x and x + 0.2 points: x + 0.1 ± 1.2706."""
     claim = Claim(text="A above the others", metric="general", more="A", less=["B", "C"])
-    assert said(claim, made_up(A=0.5, B=0.3, C=0.402)) == "A above the others: yes, +9.8 points over C"
-    without = "A above the others: no, -10.0 points over B (without C, not run)"
+    over = "+9.9 points over C [+8.6, +11.2], 2 seeds"
+    assert said(claim, made_up(A=0.5, B=0.3, C=0.402)) == f"A above the others: yes, {over}"
+    without = "A above the others: no, -9.9 points over B [-11.2, -8.6], 2 seeds (without C, not run)"
     assert said(claim, made_up(A=0.5, B=0.6)) == without
-    assert said(claim, made_up(A=0.5, B=0.4)).startswith("A above the others: yes so far, +10.0 points over B")
-    assert said(claim, made_up(A=0.5, B=0.3, C=0.4999)) == "A above the others: level, +0.0 points over C"
+    assert said(claim, made_up(A=0.5, B=0.4)).startswith("A above the others: yes so far, +10.1 points over B")
+    near = "A above the others: not shown, +0.5 points over C [-0.8, +1.8], 2 seeds"
+    assert said(claim, made_up(A=0.5, B=0.3, C=0.496)) == near  # the mean is ahead, the interval is not
+    level = "A above the others: level, +0.0 points over C [-1.2, +1.3], 2 seeds"
+    assert said(claim, made_up(A=0.5, B=0.3, C=0.5007)) == level
     assert "cannot be said" in said(claim, made_up(A=0.5))
-    there = "A above the others: yes, +9.8 points over C (here); no runs for there"
+    there = f"A above the others: yes, {over} (here); no runs for there"
     assert said(claim, made_up(A=0.5, B=0.3, C=0.402), ("here", "there")) == there
-    lower = Claim(text="A's error is lower", metric="nc2", more="B", less=["A"])  # mean of the last five rounds
-    assert said(lower, made_up(A=0.1, B=0.2)) == "A's error is lower: yes, B 4.2, A 4.1 (+0.1)"
+    lower = Claim(text="B's error is lower", metric="nc2", more="A", less=["B"])  # mean of the last five rounds
+    text = "B's error is lower: yes, A 4.206, B 4.105 (+0.1) [+0.088, +0.11], 2 seeds"
+    assert said(lower, made_up(A=0.2, B=0.1)) == text
     personal = Claim(text="x", metric="personal", more="A", less=["B"])
     assert "cannot be said" in said(personal, made_up(A=0.5, B=0.6))
+
+
+def test_a_claim_over_several_settings() -> None:
+    here, there = made_up(A=0.5, B=0.3), made_up(A=0.5, B=0.496)
+    results = Results({**here.runs, **{(row, "there"): runs for (row, _), runs in there.runs.items()}})
+    claim = Claim(text="t", metric="general", more="A", less=["B"])
+    assert said(claim, results, ("here", "there")).startswith("t: shown in 1 of 2 settings, +20.1 points")
 
 
 def test_only_seeds_that_both_have_are_compared() -> None:
@@ -231,7 +248,7 @@ def test_only_seeds_that_both_have_are_compared() -> None:
     lucky = Run(Path(), made_result(seed=10, general_last5=0.9), [])
     results.runs["A", "here"].append(lucky)
     claim = Claim(text="t", metric="general", more="A", less=["B"])
-    assert said(claim, results) == "t: no, -10.0 points"
+    assert said(claim, results) == "t: no, -9.9 points [-11.2, -8.6], 2 seeds"
 
 
 def test_how_often_a_claim_holds_in_the_paper_itself() -> None:
@@ -268,10 +285,12 @@ def test_the_first_step_of_finetuning() -> None:
     assert Run(Path(), made_result(personal=0.9), []).value("personal_first") == 0.9
 
 
-def test_the_best_two_are_those_on_common_seeds() -> None:
-    lucky = {8: 0.5, 9: 0.9}
-    assert _marked([lucky, {8: 0.6}, {8: 0.7}, {}]) == ["70.00±20.00", "**60.00**", "**70.00**", "-"]
-    assert _marked([{8: 0.5}, {9: 0.6}, {10: 0.7}]) == ["50.00", "60.00", "70.00"]
+def test_beside_the_paper_stands_the_population_deviation_on_common_seeds() -> None:
+    def marked(*rows: dict[int, float]) -> list[str]:
+        return [_marked(standing) for standing in judge_columns({"general": rows})["general"].standings]
+
+    assert marked({8: 0.5, 9: 0.9, 10: 0.1}, {8: 0.6, 9: 0.61}, {}) == ["70.00±20.00", "60.50±0.50", "-"]
+    assert marked({8: 0.5, 9: 0.6, 10: 0.7}, {8: 0.1, 9: 0.21, 10: 0.3})[0] == "**60.00±8.16**"
 
 
 def test_a_damaged_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,7 +307,7 @@ def test_two_columns_in_one_claim() -> None:
     iid, skewed = (made_up(A=value).runs["A", "here"] for value in (0.9, 0.4))
     results = Results({("A", "iid"): iid, ("A", "skewed"): skewed})
     claim = Claim(text="t", metric="general", more="A", less=["A"], more_column="iid", less_column="skewed")
-    assert said(claim, results) == "t: yes, +50.0 points"
+    assert said(claim, results) == "t: not shown, +50.0 points [+50.0, +50.0], 2 seeds"  # by signs alone, p is 0.5
 
 
 def test_what_the_paper_does_not_print_is_a_dash() -> None:
@@ -323,7 +342,7 @@ def test_a_table_shows_our_value_beside_the_papers(tmp_path: Path) -> None:
     assert f"`fedetf reproduce table5 --scale smoke --methods fedavg --seeds 9 --out {tmp_path.name}`" in table
     assert "## α = 0.1 (digits instead)" in table
     page = (tmp_path / "table5/table5-fedavg-s9.html").read_text("utf-8")
-    assert "<h1>Table 5: ablation of FedETF</h1>" in page
+    assert ">Table 5: ablation of FedETF</h1>" in page
     assert "FedETF above FedAvg in general accuracy: cannot be said" in page
 
 
@@ -332,7 +351,8 @@ def test_figure7_needs_no_run(tmp_path: Path) -> None:
     assert list(found.partitions) == ["CIFAR-10, α = 0.1", "CIFAR-10, α = 0.05"]
     assert not found.trials
     few = reproduce("fig7", overrides={"data.clients": 5}, out=tmp_path)
-    assert really_run(few, ["CIFAR-10, α = 0.1"]) == "digits, 200 samples, 5 clients, alpha = 0.1, seed 8"
+    said = "digits, 200 samples, 100 test samples, 5 clients, alpha = 0.1, seed 8"
+    assert really_run(few, ["CIFAR-10, α = 0.1"]) == said
     assert "alpha = 0.1 or alpha = 0.05" in really_run(few, few.columns)
     with pytest.raises(UserError, match="with one seed"):
         reproduce("fig7", part=Part(methods=["fedavg"]), out=tmp_path)

@@ -96,7 +96,15 @@ def test_live_view_of_a_comparison(tmp_path) -> None:
     settings = {"data.limit": 100, "personal.rounds": 1}
     for _ in range(2):
         fedetf.compare(
-            ["fedavg"], [7], clients=3, rounds=1, epochs=1, settings=settings, out=tmp_path / "grid", progress=view
+            ["fedavg"],
+            [7],
+            references=False,
+            clients=3,
+            rounds=1,
+            epochs=1,
+            settings=settings,
+            out=tmp_path / "grid",
+            progress=view,
         )
     view.close()
     text = console.file.getvalue()

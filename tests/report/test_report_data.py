@@ -3,6 +3,7 @@
 import html.parser
 import json
 import shlex
+import shutil
 import statistics
 from pathlib import Path
 
@@ -13,10 +14,11 @@ import fedetf
 from fedetf import UserError
 from fedetf.cli import build_parser, main
 from fedetf.cli.flags import given_settings
+from fedetf.comparison.caption import caption
 from fedetf.comparison.plan import plan
 from fedetf.config import resolve
 from fedetf.report.curves import curve, measure_charts
-from fedetf.report.groups import arrange
+from fedetf.report.groups import Judging, arrange
 from fedetf.report.html import safe_json, tag
 from fedetf.report.page import write_report
 from fedetf.runs.read import gather
@@ -62,34 +64,37 @@ def grid(folder: str = "runs"):
     return arrange(gather([Path(folder)])[0])
 
 
-def test_the_headline_is_the_mean_and_population_deviation_with_the_best_two_marked() -> None:
+def test_the_headline_is_the_mean_and_sample_deviation_and_the_best_is_marked() -> None:
     results = {}
     for method, level in (("fedavg", 0.3), ("fedproto", 0.4), ("fednh", 0.5), ("fedetf", 0.6)):
         results[method] = [make_run(Path(f"runs/deep/{method}-{s}"), method, s, level=level) for s in (7, 8, 9)]
     head, *rows = tables()[0]
-    assert head == ["Method", "General, %one model for all", "Personal, %one for each client", "Seeds"]
+    assert [name.partition(", %")[0] for name in head] == ["Method", "General", "Final", "Personal", "Seeds"]
     assert [row[0] for row in rows] == ["FedAvg", "FedProto", "FedNH", "FedETF"]  # the order of the paper
 
-    def expected(method: str, key: str) -> str:
-        values = [100 * r[key] for r in results[method]]
-        return f"{statistics.mean(values):.2f}±{statistics.pstdev(values):.2f}"
+    def expected(method: str, *keys: str) -> list[str]:
+        values = [[100 * r[key] for r in results[method]] for key in keys]
+        return [f"{statistics.mean(v):.2f}±{statistics.stdev(v):.2f}" for v in values]
 
-    assert rows[0][1:] == [expected("fedavg", "general_last5"), expected("fedavg", "personal"), "3"]
-    assert rows[1][1:] == ["–", expected("fedproto", "personal"), "3"]
-    assert rows[2][1] == expected("fednh", "general_last5") + "2nd"
-    assert rows[3][1] == expected("fedetf", "general_last5") + "1st"
-    assert rows[3][2] == expected("fedetf", "personal") + "1st"
+    assert rows[0][1:] == [*expected("fedavg", "general_last5", "general", "personal"), "3"]
+    assert rows[1][1:] == ["–", "–", *expected("fedproto", "personal"), "3"]
+    assert rows[3][1:3] == [expected("fedetf", "general_last5")[0] + "best", *expected("fedetf", "general")]
+    assert rows[3][3] == expected("fedetf", "personal")[0] + "best"
+    page = Path("page.html").read_text("utf-8")
+    mean = statistics.mean(100 * r["general_last5"] for r in results["fedetf"])
+    assert f"<b>{mean:.2f}\N{NO-BREAK SPACE}%</b>: ahead of FedAvg and FedNH." in page  # digits as in the table
+    assert "References, which are not ranked" not in page  # of what is not there, no word
+    assert "changed the model after the last round" not in page
 
 
-def test_equal_means_share_a_place_and_one_method_alone_has_none() -> None:
+def test_equal_values_are_identical_and_one_method_alone_has_no_mark() -> None:
     for method in ("fedavg", "fedetf"):
         make_run(Path(f"runs/{method}"), method)
         result = json.loads(Path(f"runs/{method}/result.json").read_text())
         Path(f"runs/{method}/result.json").write_text(json.dumps({**result, "general_last5": 0.5, "personal": None}))
     _, *rows = tables()[0]
-    assert [row[1:] for row in rows] == [["50.001st", "–", "1"]] * 2
-    page = Path("page.html").read_text("utf-8")
-    assert "are level at" in page
+    assert [(row[1], row[3], row[4]) for row in rows] == [("50.00", "–", "1")] * 2
+    assert "identical to FedAvg" in Path("page.html").read_text("utf-8")
     (alone,) = tables("runs/fedetf")[0][1:]
     assert alone[1] == "50.00"
 
@@ -98,14 +103,81 @@ def test_methods_are_compared_on_the_seeds_that_all_have() -> None:
     for seed, level in ((7, 0.4), (8, 0.8)):
         make_run(Path(f"runs/fedavg-{seed}"), "fedavg", seed, level=level)
     make_run(Path("runs/fedetf-7"), "fedetf", 7, level=0.5)
-    rows = {row[0]: row[1] for row in tables()[0]}
-    assert rows["FedETF"].endswith("1st")
-    assert rows["FedAvg"].endswith("2nd")  # though its mean, with the seed that the other lacks, is higher
-    assert "(one seed: this may be chance)" in Path("page.html").read_text("utf-8")
+    rows = {row[0]: row[1:] for row in tables()[0]}
+    alone = json.loads(Path("runs/fedavg-7/result.json").read_text())["general_last5"]
+    assert rows["FedAvg"][0] == f"{100 * alone:.2f}"  # without the seed that the other lacks
+    assert rows["FedAvg"][3] == "1 of 2"
+    assert "no difference shown to FedAvg (n = 1)" in Path("page.html").read_text("utf-8")
     for method, seed in (("fedetf", 8), ("fedavg", 9)):
         make_run(Path(f"runs/{method}-{seed}"), method, seed)
+    assert {row[0]: row[4] for row in tables()[0][1:]} == {"FedAvg": "2 of 3", "FedETF": "2"}
+
+
+def test_words_follow_the_interval_not_the_mean() -> None:
+    for seed, level in ((7, 0.3), (8, 0.7), (9, 0.5)):
+        make_run(Path(f"runs/a{seed}"), "fedavg", seed, level=level)
+        make_run(Path(f"runs/b{seed}"), "fedetf", seed, level=level + 0.1)  # seeds differ, the difference does not
+        make_run(Path(f"runs/c{seed}"), "fedprox", seed, level=1 - level)  # the same mean, but not seed by seed
     tables()
-    assert "(on 2 seeds that all have)" in Path("page.html").read_text("utf-8")
+    page = Path("page.html").read_text("utf-8")
+    assert "ahead of FedAvg; no difference shown to FedProx (n = 3)" in page
+    write_report(["runs"], "page.html", judging=Judging(against="fedavg"))
+    assert "behind FedETF; no difference shown to FedProx (n = 3)" in Path("page.html").read_text("utf-8")
+    with pytest.raises(UserError, match="--against fedrod is none of the methods here"):
+        write_report(["runs"], "page.html", judging=Judging(against="fedrod"))
+    with pytest.raises(UserError, match="no run here has recorded macro_f1"):
+        write_report(["runs"], "page.html", judging=Judging(metric="macro_f1"))
+
+
+def test_references_stand_last_and_apart() -> None:
+    for method, level in (("fedavg", 0.3), ("local", 0.1), ("fedetf", 0.6), ("pooled", 0.9)):
+        for seed in (7, 8, 9):
+            make_run(Path(f"runs/{method}-{seed}"), method, seed, level=level, majority=0.4)
+    _, *rows = tables()[0]
+    assert [row[0] for row in rows] == [
+        "FedAvg", "FedETF", "Local reference", "Pooled reference", "majority class reference"
+    ]  # fmt: skip
+    assert [row[1].endswith("best") for row in rows] == [False, True, False, False, False]  # pooled is no rival
+    assert rows[4][3] == "40.00±0.00"
+    page = Path("page.html").read_text("utf-8")
+    assert "<title>FedAvg and FedETF on digits" in page
+    assert "References, which are not ranked: Local (every client alone), Pooled (all data in one place)." in page
+
+
+def test_titles_name_what_was_reduced() -> None:
+    less = {"data.limit": 5000, "data.test_limit": 200, "personal.rounds": 2}
+    make_run(Path("runs/a"), **less)
+    tables()
+    page = Path("page.html").read_text("utf-8")
+    assert "(reduced: 5,000 training samples, 200 test samples, personal stage of 2 turns)" in page.split("</title>")[0]
+    planned = plan(["fedavg"], [7], None, {**less, "personal.enabled": False}, False, Path("g"))[1]
+    assert "5,000 samples, 200 test samples" in caption(planned)
+    assert "no personal stage" in caption(planned)
+
+
+def test_a_run_that_completed_its_model_once_only_is_said_to_be_so() -> None:
+    make_run(Path("runs/old"), "ccvr")
+    tables()
+    assert "CCVR changed the model after the last round" in Path("page.html").read_text("utf-8")
+    path = Path("runs/old/rounds.jsonl")
+    lines = [json.loads(line) | {"completed": {"general": 0.5}} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tables()
+    assert "CCVR changed the model after the last round" not in Path("page.html").read_text("utf-8")
+    assert '"mean":[0.5,0.5,0.5,0.5,0.5]' in Path("page.html").read_text("utf-8")  # curves show what the table says
+
+
+def test_many_settings_have_ranks_and_a_diagram() -> None:
+    for alpha in (0.1, 0.2, 0.3, 0.4, 0.5):
+        for method, level in (("fedavg", 0.3), ("fedprox", 0.5), ("fedetf", 0.7)):
+            make_run(Path(f"runs/{alpha}-{method}"), method, level=level, **{"data.alpha": alpha})
+    tables()
+    page = Path("page.html").read_text("utf-8")
+    assert "Mean ranks, 1 is best: FedETF 1.00, FedProx 2.00, FedAvg 3.00" in page
+    assert page.count('<img src="data:image/png;base64,') == 2  # general and personal
+    shutil.rmtree("runs/0.5-fedavg")  # so that it is in four settings only, and two methods are left
+    tables()
+    assert "Mean ranks" not in Path("page.html").read_text("utf-8")
 
 
 def test_a_partition_by_sites_has_no_alpha() -> None:
@@ -130,7 +202,7 @@ def test_settings_are_columns_and_variants_of_a_method_are_rows() -> None:
     assert found.common["train.rounds"] == 5
     top, head, *rows = tables()[0]
     assert top == ["", "alpha = 0.05", "alpha = 0.5"]
-    assert len(head) == len(rows[0]) == 7
+    assert len(head) == len(rows[0]) == 9
 
 
 def test_one_method_in_several_settings_has_a_row_for_each() -> None:
@@ -154,18 +226,6 @@ def test_variants_are_named_by_what_is_not_the_default_and_stand_in_order() -> N
     for number, dim in enumerate((128, None, 32)):
         make_run(Path(f"runs/{number}"), **({"method.dim": dim} if dim else {}))
     assert grid().variants == ["FedETF", "FedETF (dim = 32)", "FedETF (dim = 128)"]
-
-
-def test_a_lead_within_the_spread_of_seeds_is_said_to_be_so() -> None:
-    for seed, level in ((7, 0.3), (8, 0.7)):
-        make_run(Path(f"runs/a{seed}"), "fedavg", seed, level=level)
-        make_run(Path(f"runs/b{seed}"), "fedetf", seed, level=level + 0.1)
-    write_report(["runs"], "page.html")
-    assert "less than the seeds differ by" in Path("page.html").read_text("utf-8")
-    make_run(Path("clear/a"), "fedavg", 7, level=0.3)
-    make_run(Path("clear/b"), "fedetf", 7, level=0.7)
-    write_report(["clear"], "page.html")
-    assert "less than the seeds differ by" not in Path("page.html").read_text("utf-8")
 
 
 def test_folders_with_the_same_problem_are_named_together(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,15 +264,17 @@ def test_runs_that_cannot_be_shown_are_named() -> None:
     report = write_report(["runs", "runs/good"], "page.html")
     assert report.runs == 1
     reasons = {problem.folder.name: problem.reason for problem in report.left_out}
+    mended = "; to mend the run, remove it and call: fedetf resume runs/"
     assert reasons == {
         "unfinished": "not finished, 5 rounds done; go on with: fedetf resume runs/unfinished",
-        "cut": "rounds.jsonl is damaged: it is not JSON (Unterminated string starting at: line 1 column 14 (char 13))",
-        "nan": "result.json is damaged (seed)",
+        "cut": "rounds.jsonl is damaged: it is not JSON (Unterminated string starting at: line 1 column 14 (char 13))"
+        f"{mended}cut",
+        "nan": f"result.json is damaged (seed){mended}nan",
         "no-partition": "partition.json is missing",
-        "empty": "result.json is damaged: it is not JSON (Expecting value: line 1 column 1 (char 0))",
-        "list": "result.json is damaged: it is not JSON (nested too deep)",
+        "empty": f"result.json is damaged: it is not JSON (Expecting value: line 1 column 1 (char 0)){mended}empty",
+        "list": f"result.json is damaged: it is not JSON (nested too deep){mended}list",
         "toml": "config.toml is not text in UTF-8",
-        "other-classes": "partition.json is damaged: counts and classes do not match",
+        "other-classes": f"partition.json is damaged: counts and classes do not match{mended}other-classes",
         "number": "config.toml is damaged: it names no method",
         "folder": "rounds.jsonl is not a regular file; put one there, or remove it",
         "failed": "failed: RunError: <b>no</b> memory",
@@ -298,9 +360,11 @@ def test_costs_are_per_client_and_means_over_seeds() -> None:
 def test_the_command_of_a_comparison_makes_the_same_runs() -> None:
     settings = {"data.limit": 100, "train.lr": [0.1, 0.01], "model.name": "mlp", "personal.enabled": False}
     settings["measure.tensorboard"] = False
-    fedetf.compare(["fedavg"], [7, 8], clients=3, rounds=1, epochs=1, settings=settings, out="my grid")
-    fedetf.compare(["fedprox"], [7], clients=3, rounds=1, epochs=1, settings=settings, out="my grid")
-    fedetf.compare(["fedprox"], [7], clients=3, rounds=1, epochs=1, settings=settings, out="my grid")
+    fedetf.compare(
+        ["fedavg"], [7, 8], references=False, clients=3, rounds=1, epochs=1, settings=settings, out="my grid"
+    )
+    fedetf.compare(["fedprox"], [7], references=False, clients=3, rounds=1, epochs=1, settings=settings, out="my grid")
+    fedetf.compare(["fedprox"], [7], references=False, clients=3, rounds=1, epochs=1, settings=settings, out="my grid")
     lines = Path("my grid/command.txt").read_text().splitlines()
     assert len(lines) == 2  # each once
     made = set()

@@ -38,7 +38,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("real") / "grid"
     small = ["--clients", "3", "--rounds", "2", "--epochs", "1", "--engine", "serial", "--set", "data.limit=100"]
     more = ["--set", "personal.rounds=2", "--out", str(folder)]
-    assert main(["compare", "--methods", "fedproto,fedetf", "--seeds", "7,8", *small, *more]) == 0
+    assert main(["compare", "--methods", "fedproto,fedetf", "--seeds", "7,8", "--no-references", *small, *more]) == 0
     return folder / "report.html"
 
 
@@ -62,6 +62,19 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, method in enumerate(TEN):
         for seed in (7, 8, 9):
             make_run(folder / f"{method}-s{seed}", method, seed, 200, 20, MEASURES, level=0.3 + 0.03 * number)
+    return write_report([folder], folder / "page.html").path
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten methods × five seeds × three settings, and both references."""
+    folder = tmp_path_factory.mktemp("wide")
+    for number, method in enumerate([*TEN, "local", "pooled"]):
+        for seed in range(7, 12):
+            for alpha in (0.05, 0.1, 0.5):
+                level = 0.2 + 0.1 * alpha + 0.03 * number + 0.005 * (seed * number % 7)
+                run = folder / f"{method}-{alpha}-s{seed}"
+                make_run(run, method, seed, 60, 20, ["nc2"], level=level, majority=0.3, **{"data.alpha": alpha})
     return write_report([folder], folder / "page.html").path
 
 
@@ -105,9 +118,13 @@ def test_every_chart_is_drawn(browser: Browser, big: Path) -> None:
     assert_quiet(browser, big)
     names = [METHODS[method].__name__ for method in TEN]
     charts = browser.run("[...document.querySelectorAll('[data-chart]')].map((f) => f.dataset.chart)")
-    assert sorted(charts) == sorted(["general", "loss", "finetuning", *(f"measure:{name}" for name in MEASURES)])
+    assert sorted(charts) == sorted(
+        ["general", "general:bytes", "general:passes", "loss", "finetuning", "clients"]
+        + [f"measure:{name}" for name in MEASURES]
+    )
     for chart in charts:
-        without = {"general": ["FedProto"], "finetuning": [n for n in names if n != "FedETF"]}.get(chart, [])
+        others = {"finetuning": [n for n in names if n != "FedETF"]}
+        without = ["FedProto"] if chart.startswith("general") else others.get(chart, [])
         assert lines(browser, chart) == [name for name in names if name not in without]
     styles = browser.run(
         """[...document.querySelectorAll('[data-chart="loss"] .series')].map((s) => [
@@ -189,10 +206,12 @@ def test_another_setting_or_another_partition_can_be_chosen(browser: Browser, ma
     disc = "document.querySelector('#holds .disc').getAttribute('d')"
     before = browser.run(line), browser.run(disc)
     for name, value in (("view", "setting:1"), ("holding", "1")):
-        browser.run(f"(s => {{ s.value = '{value}'; s.dispatchEvent(new Event('change')) }})({name})")
+        browser.run(
+            f"(s => {{ s.value = '{value}'; s.dispatchEvent(new Event('change', {{bubbles: true}})) }})({name})"
+        )
     assert browser.run(line) != before[0]
     assert browser.run(disc) != before[1]
-    browser.run("(s => { s.value = 'variant:1'; s.dispatchEvent(new Event('change')) })(view)")
+    browser.run("(s => { s.value = 'variant:1'; s.dispatchEvent(new Event('change', {bubbles: true})) })(view)")
     assert lines(browser, "general") == ["alpha = 0.1", "alpha = 0.5"]
 
 
@@ -270,7 +289,36 @@ def test_without_scripts_the_tables_are_there(browser: Browser, made: Path) -> N
     browser.open(made, scripts=False)
     shown = browser.run("document.body.innerText")
     assert "The charts need JavaScript. The tables do not." in shown
-    assert "1st" in shown
+    assert "Differences to FedETF" in shown
     assert browser.run("[...document.querySelectorAll('table')].filter((t) => t.offsetHeight > 20).length") >= 4
     assert browser.run("document.querySelector('.controls').offsetHeight") == 0
     browser.open(made)
+
+
+@pytest.mark.slow
+def test_a_large_comparison_is_whole_and_light(browser: Browser, wide: Path) -> None:
+    assert wide.stat().st_size < 8_000_000
+    for width, height in ((1280, 900), (390, 844)):
+        browser.open(wide, width=width, height=height)
+        browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+        browser.run("new Promise((done) => setTimeout(done, 300))")
+        assert_quiet(browser, wide)
+        charts = browser.run("[...document.querySelectorAll('[data-chart]')].map((f) => f.dataset.chart)")
+        names = [METHODS[method].__name__ for method in TEN]
+        assert lines(browser, "general") == [n for n in [*names, "Local", "Pooled"] if n != "FedProto"]
+        for chart in charts:  # all are drawn, and none has a single tick
+            ticks = browser.run(
+                f"""(() => {{ const marks = [...document.querySelectorAll('[data-chart="{chart}"] .plot svg > text')];
+                const numbers = marks.filter((t) => /^[-\\d.,]+( %)?$/.test(t.textContent.trim()));
+                return ["end", "middle"].map((a) => numbers.filter((t) => t.getAttribute("text-anchor") === a).length);
+                }})()"""
+            )
+            assert min(ticks) >= 2, (chart, width, ticks)
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        scrolled = browser.run("document.querySelectorAll('#results .scroll.wide').length")
+        assert scrolled == browser.run(
+            "[...document.querySelectorAll('#results .scroll')].filter((b) => b.scrollWidth > b.clientWidth + 1).length"
+        )
+        assert scrolled > 0
+    grey = "getComputedStyle(document.querySelector('[data-chart=general] [data-name=Pooled] .line')).stroke"
+    assert browser.run(grey) == browser.run("getComputedStyle(document.querySelector('.subtitle')).color")

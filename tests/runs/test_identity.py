@@ -25,6 +25,7 @@ OTHERS = {
     "measure.metrics": ["accuracy", "log_loss"],
     "measure.tensorboard": False,
     "measure.mlflow": None,
+    "measure.wandb": None,
 }
 
 

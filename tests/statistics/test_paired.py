@@ -69,11 +69,23 @@ def test_the_same_difference_with_every_seed_has_no_t() -> None:
     assert verdicts([same, of(0.0, 0.0), of(*[0.25] * 8)]) == [Verdict.NOT_SHOWN, Verdict.SAME, Verdict.AHEAD]
 
 
+def test_rounding_does_not_make_equal_differences_differ() -> None:
+    a, b = {7: 0.6, 8: 0.7, 9: 0.8}, {7: 0.5, 8: 0.6, 9: 0.7}
+    assert len({a[seed] - b[seed] for seed in a}) > 1  # 0.1 each, but for the last digit
+    found = paired(a, b)
+    assert (found.std, found.t, found.p) == (0.0, None, 0.25)
+    assert verdicts([found]) == [Verdict.NOT_SHOWN]
+    assert verdicts([paired({7: 0.1 + 0.2}, {7: 0.3})]) == [Verdict.SAME]
+    assert paired({7: 0.6, 8: 0.6}, {7: 0.5, 8: 0.7}).rank_sum == 1.5  # a tie
+
+
 def test_one_seed_shows_nothing_and_no_seed_is_nothing() -> None:
     one = of(3.0)
     assert (one.std, one.low, one.p) == (None, None, None)
     assert verdicts([one, None]) == [Verdict.NOT_SHOWN, None]
     assert paired({7: 0.5}, {8: 0.5}) is None
+    assert paired({7: math.nan}, {7: 0.5}) is None
+    assert paired({7: math.nan, 8: 0.75}, {7: 0.5, 8: 0.5}).differences == {8: 0.25}
 
 
 def test_the_interval_holds_the_mean() -> None:

@@ -102,7 +102,8 @@ def test_a_temporary_file_is_a_new_one(tmp_path: Path, victim: Path) -> None:
         write_whole(tmp_path / "rounds.jsonl", b"ours")
         assert (tmp_path / "rounds.jsonl").read_text() == "ours"
     (tmp_path / "model").symlink_to(victim)
-    write_whole(tmp_path / "model", b"ours")  # the link itself is replaced
+    with pytest.warns(UserWarning, match="model was a link"):
+        write_whole(tmp_path / "model", b"ours")  # the link itself is replaced
     assert victim.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "rounds.jsonl", "victim"]
 
@@ -110,12 +111,12 @@ def test_a_temporary_file_is_a_new_one(tmp_path: Path, victim: Path) -> None:
 def test_nothing_is_added_through_a_link(tmp_path: Path, victim: Path) -> None:
     (tmp_path / "log").symlink_to(victim)
     with pytest.raises(UnfitFile, match="not a regular file"):
-        append(tmp_path / "log", "more")
+        append(tmp_path / "log", b"more")
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(UnfitFile, match="not a regular file"):
-        append(tmp_path / "fifo", "more")
-    append(tmp_path / "new", "a\n")
-    append(tmp_path / "new", "b\n")
+        append(tmp_path / "fifo", b"more")
+    append(tmp_path / "new", b"a\n")
+    append(tmp_path / "new", b"b\n")
     assert (tmp_path / "new").read_text() == "a\nb\n"
     assert victim.read_text() == "mine"
 

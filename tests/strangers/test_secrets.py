@@ -93,7 +93,7 @@ def test_a_clusters_password_is_in_no_file_of_a_comparison(tmp_path: Path, monke
     more = [f"--set={key}={value}" for key, value in {**SMALL, "engine.address": CLUSTER}.items()]
     flags = ["--model", "mlp", "--clients", "2", "--rounds", "1", "--epochs", "1", "--engine", "serial"]
     flags += [text.replace("False", "false") for text in more]
-    assert main(["compare", "--methods", "fedavg", "--seeds", "7", *flags, "--out", "grid"]) == 0
+    assert main(["compare", "--methods", "fedavg", "--seeds", "7", "--no-references", *flags, "--out", "grid"]) == 0
     export("grid/fedavg-s7", "model.safetensors")
     assert main(["report", "grid", "--out", "page.html"]) == 0
     assert_nowhere(tmp_path)
@@ -103,7 +103,7 @@ def test_a_clusters_password_is_in_no_file_of_a_comparison(tmp_path: Path, monke
 
 def test_a_page_leaves_out_what_older_folders_hold(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fedetf.compare(["fedavg"], [7], settings=SMALL, out="grid", **OPTIONS)
+    fedetf.compare(["fedavg"], [7], references=False, settings=SMALL, out="grid", **OPTIONS)
     config = Path("grid/fedavg-s7/config.toml")
     config.write_text(config.read_text().replace("[engine]", f'[engine]\naddress = "{CLUSTER}"'))
     Path("grid/command.txt").write_text(f"fedetf compare --methods fedavg --set engine.address={CLUSTER}\n")
@@ -124,7 +124,10 @@ def test_mlflows_password_is_in_no_error(tmp_path: Path, monkeypatch, capfd) -> 
     flags = ["--clients", "2", "--rounds", "1", "--epochs", "1", "--engine", "serial", "--set", "data.limit=60"]
     flags += ["--set", f"measure.mlflow={SERVER}"]
     assert main(["run", *flags, "--out", "run"]) == 2
-    assert main(["compare", "--methods", "fedavg,fedprox", "--seeds", "7", *flags, "--out", "grid"]) == 1
+    assert (
+        main(["compare", "--methods", "fedavg,fedprox", "--seeds", "7", "--no-references", *flags, "--out", "grid"])
+        == 1
+    )
     seen = capfd.readouterr()
     assert "cannot log to MLflow at http://***@127.0.0.1:9" in seen.err
     assert SECRET not in seen.out + seen.err
@@ -217,7 +220,7 @@ def test_files_that_may_name_folders_are_for_their_owner(tmp_path: Path) -> None
         "import fedetf\nclass Fails(fedetf.Method):\n    def loss(self, client, batch): raise OSError('/data/me')\n"
     )
     methods = ["fedavg", f"{tmp_path}/fails.py:Fails"]
-    comparison = fedetf.compare(methods, [7], settings=SMALL, out=tmp_path / "grid", **OPTIONS)
+    comparison = fedetf.compare(methods, [7], references=False, settings=SMALL, out=tmp_path / "grid", **OPTIONS)
     assert len(comparison.failed) == 1
     run, failed = tmp_path / "grid" / "fedavg-s7", tmp_path / "grid" / "fails-s7"
     private = [run / "config.toml", run / "result.json", failed / "error.part", tmp_path / "grid" / "command.txt"]
@@ -234,7 +237,7 @@ def test_what_is_passed_on_names_no_folder_of_this_machine(
     (tmp_path / "private" / "mine.py").write_text("import fedetf\nclass Mine(fedetf.methods.FedAvg): pass\n")
     data, mine = f"{tmp_path}/private/pictures", f"{tmp_path}/private/mine.py:Mine"
     grid = tmp_path / "private" / "grid"
-    fedetf.compare(["fedavg", mine], [7], settings=SMALL, dataset=data, out=grid, **OPTIONS)
+    fedetf.compare(["fedavg", mine], [7], references=False, settings=SMALL, dataset=data, out=grid, **OPTIONS)
     shutil.copytree(grid / "mine-s7", grid / "half")
     (grid / "half" / "result.json").unlink()
     assert f'name = "{data}"' in (grid / "mine-s7" / "config.toml").read_text()  # to go on with

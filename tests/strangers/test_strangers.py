@@ -96,6 +96,28 @@ def test_a_planted_link_is_not_written_through(stopped: Path, victim: Path, name
     assert call("resume", str(stopped))[0] == 0
 
 
+@pytest.mark.parametrize("name", ["result.json", "model.safetensors"])
+def test_a_link_in_place_of_a_result_is_named(finished: Path, tmp_path: Path, name: str) -> None:
+    (finished / name).rename(tmp_path / name)
+    (finished / name).symlink_to(tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+    status, _, said = call("export", str(finished), "--to", str(tmp_path / "m.safetensors"))
+    assert status == 2
+    assert f"{finished / name} is a link" in said
+    status, _, said = call("resume", str(finished))
+    assert status == 0
+    assert f"warning: {finished / name} was a link; a new file takes its place" in said
+    assert (tmp_path / name).read_bytes() == before
+
+
+def test_a_place_below_a_file(finished: Path) -> None:
+    file = finished / "result.json"
+    for target in (file / "m.safetensors", file / "below/m.safetensors"):
+        status, _, said = call("export", str(finished), "--to", str(target))
+        assert status == 2
+        assert f"cannot write to {target.parent}: {file} is not a folder; take a folder" in said
+
+
 def links(victim: Path, path: Path) -> None:
     path.symlink_to(victim / "keep")
 
@@ -142,6 +164,21 @@ def test_damaged_json(finished: Path, name: str, content: str) -> None:
         status, _, said = call(*line)
         assert status == 2
         assert name in said
+
+
+@pytest.mark.parametrize("name", ["result.json", "partition.json", "rounds.jsonl"])
+def test_a_damaged_file_is_made_again_as_the_message_says(finished: Path, name: str) -> None:
+    path = finished / name
+    whole = path.read_text()
+    path.write_text(whole + "x")
+    refused = ["resume", str(finished)] if name == "partition.json" else ["report", str(finished)]
+    status, _, said = call(*refused)
+    assert status == 2
+    assert f"{name} is damaged: it is not JSON" in said
+    assert f"; to mend the run, remove it and call: fedetf resume {finished}" in said
+    path.unlink()
+    assert call("resume", str(finished))[0] == 0
+    assert path.read_text().splitlines()[:4] == whole.splitlines()[:4]
 
 
 def rewrite(folder: Path, change: Callable = torch.clone, more: dict | None = None) -> None:
@@ -362,8 +399,7 @@ def test_a_full_disk_costs_one_line_and_the_run_goes_on(small_disk: Path) -> Non
     process = command("run", *FLAGS, "--out", str(run))
     said = one_error(process)
     assert process.returncode == 1
-    assert "No space left on device; free some space" in said
-    assert str(run) in said
+    assert f"No space left on device; free some space, and go on with: fedetf resume {run}" in said
     filler.unlink()
     subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
     assert call("resume", str(run))[0] == 0
@@ -437,6 +473,8 @@ def test_a_read_only_disk(small_disk: Path, stopped: Path, finished: Path) -> No
         status, _, said = call(*line)
         assert status in (1, 2)
         assert str(small_disk) in said
+        assert "disk is read-only; take a folder" in said
+    assert call("resume", str(whole))[0] == 0
 
 
 @pytest.mark.slow

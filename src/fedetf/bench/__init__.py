@@ -13,18 +13,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedetf.bench.rows import Row
+from fedetf.bench.startup import start_up
 from fedetf.bench.workload import training_job
 from fedetf.core.state import State, WeightedMean
 from fedetf.engines.base import Engine
 from fedetf.engines.job import Job
-from fedetf.engines.make import cores, make_engine
+from fedetf.engines.make import make_engine
+from fedetf.engines.placement import cores
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Step, Trained
 from fedetf.engines.worker import Worker
@@ -38,17 +40,6 @@ LOCK = Path(tempfile.gettempdir()) / "fedetf-bench.lock"
 Pass = Callable[[], float]  # does a piece of work and returns the seconds it took
 
 
-@dataclass
-class Row:
-    """One line of the table."""
-
-    name: str
-    value: float
-    unit: str
-    ratio: float | None = None
-    against: str = ""
-
-
 def bench(scale: float = 1.0, repeats: int = 5, say: Callable[[str], object] = bool) -> dict[str, Any]:
     """Measure everything; ``scale`` makes the work smaller, ``say`` is told what is being measured."""
     rows: list[Row] = []
@@ -58,6 +49,8 @@ def bench(scale: float = 1.0, repeats: int = 5, say: Callable[[str], object] = b
         ("the finetuning stage", _finetuning),
         ("what surrounds training", _costs),
         ("ten to ten thousand clients", _clients),
+        ("clients of one to a thousand images", _sizes),
+        ("start-up", start_up),
     ):
         say(what)
         rows += measure(scale, repeats)
@@ -81,17 +74,14 @@ def _one_core(scale: float, repeats: int) -> list[Row]:
             "serial engine": stack.enter_context(_engine(_with(work, name="serial"))),
             "process engine, 1 worker": stack.enter_context(_engine(_with(work, name="processes", workers=1))),
         }
-        compiling = stack.enter_context(_engine(_with(work, name="processes", workers=1, compile=True)))
-        first = compiling()
-        contestants["process engine, 1 worker, --compile"] = compiling
+        plain = _with(work, name="processes", workers=1, compile=False)
+        contestants["process engine, 1 worker, --no-compile"] = stack.enter_context(_engine(plain))
         seconds = _interleaved(contestants, repeats)
     images, limit = sum(map(len, work.partition.train)), "bare loop, channels_last"
     rows = [_speed(name, images, seconds, limit) for name in contestants]
     one = seconds["process engine, 1 worker"]
     over_nchw = _ratio(seconds["bare loop, NCHW"], one)
-    rows.append(Row("process engine, 1 worker", *_per_second(images, one), over_nchw, "bare loop, NCHW"))
-    compile_seconds = first - statistics.median(seconds["process engine, 1 worker, --compile"])
-    return [*rows, Row("compiling, or taking it from the cache", compile_seconds, "s")]
+    return [*rows, Row("process engine, 1 worker", *_per_second(images, one), over_nchw, "bare loop, NCHW")]
 
 
 def _all_cores(scale: float, repeats: int) -> list[Row]:
@@ -238,14 +228,28 @@ def _clients(scale: float, _: int) -> list[Row]:
     rows, counts = [], [10, 100, 1000, 10_000]
     ways = (("10 take part, same batches each", "same", 10), ("all take part, images dealt out", "dealt", 1))
     for how, kind, rounds in ways:
-        found = {K: _in_process(K, kind, max(int(rounds * scale), 1), max(int(20_000 * scale), 10_000)) for K in counts}
-        first = found[counts[0]]
-        for K, measured in found.items():
+        measured_by_count = {
+            K: _in_process(K, kind, max(int(rounds * scale), 1), max(int(20_000 * scale), 10_000)) for K in counts
+        }
+        first = measured_by_count[counts[0]]
+        for K, measured in measured_by_count.items():
             per_image = measured["seconds"] / measured["images"]
             ratio = per_image / (first["seconds"] / first["images"])
             rows.append(Row(f"{K:,} clients, {how}", 1e6 * per_image, "µs/image", ratio, "10 clients"))
             ratio = measured["bytes"] / first["bytes"]
             rows.append(Row(f"{K:,} clients, peak memory", measured["bytes"] / 2**20, "MiB", ratio, "10 clients"))
+    return rows
+
+
+def _sizes(scale: float, _: int) -> list[Row]:
+    """What a client costs as it grows, all taking part; as many clients as make up a bounded number of images."""
+    most = int(20_000 * scale)
+    rows = []
+    for size in (1, 10, 100, 1000):
+        for K in (count for count in (100, 1000, 10_000) if count == 100 or size * count <= most):
+            measured = _in_process(K, str(size), 1, max(most, 2 * size))
+            name = f"{K:,} clients of {size:,} image{'' if size == 1 else 's'} each"
+            rows.append(Row(f"{name}: a client", 1e3 * measured["seconds"] / K, "ms"))
     return rows
 
 

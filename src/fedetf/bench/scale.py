@@ -18,14 +18,15 @@ from fedetf.files import read_text
 from fedetf.runs.folder import RunFolder
 
 
-def deal(clients: int, same_batches: bool, images: int) -> Partition:
+def deal(clients: int, each: int | None, images: int) -> Partition:
     """The same images for any number of clients.
 
-    Either dealt out, so that a client of ten thousand holds two; or every client holds 256 of them, whoever else does.
+    Either dealt out, so that a client of ten thousand holds two; or every client holds ``each`` of them, whoever else
+    does.
     """
     order = np.random.default_rng(0).permutation(images)
-    if same_batches:
-        parts = [np.sort(np.take(order, range(256 * k, 256 * (k + 1)), mode="wrap")) for k in range(clients)]
+    if each is not None:
+        parts = [np.sort(np.take(order, range(each * k, each * (k + 1)), mode="wrap")) for k in range(clients)]
     else:
         parts = [np.sort(part) for part in np.array_split(order, clients)]
     classes = [str(c) for c in range(10)]
@@ -34,15 +35,20 @@ def deal(clients: int, same_batches: bool, images: int) -> Partition:
     return Partition(parts, empty, counts, classes)
 
 
-def measure(clients: int, same_batches: bool, rounds: int, images: int) -> dict[str, float]:
-    """Run FedAvg with a small CNN; batches are as many and as large for any number of clients."""
+def measure(clients: int, how: str, rounds: int, images: int) -> dict[str, float]:
+    """Run FedAvg with a small CNN; batches are as many and as large for any number of clients.
+
+    ``how``: ``"dealt"``, all taking part; ``"same"``, ten taking part with 256 images each; or a number of images that
+    each client holds, all taking part.
+    """
     settings = {"method__name": "fedavg", "model__name": "cnn", "train__epochs": 1, "personal__enabled": False}
-    taking_part = 10 if same_batches else clients
+    each = {"dealt": None, "same": 256}[how] if how in ("dealt", "same") else int(how)
+    taking_part = 10 if how == "same" else clients
     work = job(
         dataset(images, 16),
-        deal(clients, same_batches, images),
+        deal(clients, each, images),
         **settings,
-        train__batch_size=32 if same_batches else 2,
+        train__batch_size=2 if how == "dealt" else 32,
         train__rounds=rounds,
         measure__every=rounds,
     )
@@ -103,4 +109,4 @@ def _proportional_size(pid: str) -> int:
 if __name__ == "__main__":
     how, *numbers = sys.argv[1:]
     clients, rounds, images = map(int, numbers)
-    sys.stdout.write(json.dumps(measure(clients, how == "same", rounds, images)) + "\n")
+    sys.stdout.write(json.dumps(measure(clients, how, rounds, images)) + "\n")

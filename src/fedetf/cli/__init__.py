@@ -2,20 +2,32 @@
 
 import argparse
 import contextlib
-import errno
 import os
 import signal
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fedetf import __version__
-from fedetf.cli import bench, compare, demo, diagnose, flower, lists, partition, report, reproduce, run, use
+from fedetf.cli import (
+    bench,
+    compare,
+    demo,
+    diagnose,
+    flower,
+    lists,
+    partition,
+    report,
+    reproduce,
+    run,
+    tune,
+    use,
+    watch,
+)
 from fedetf.cli.flags import LINE, Parser
-from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, is_out_of_memory, printable
+from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, in_words, is_out_of_memory, printable
 from fedetf.files import BAD_NAMES
 from fedetf.redact import redacted
 
@@ -40,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _discard_output()
     except OSError as error:
         _discard_output()
-        return _fail(RunError(_in_words(error)), 2 if error.errno in BAD_NAMES else 1)
+        return _fail(RunError(in_words(error)), 2 if error.errno in BAD_NAMES else 1)
     except Exception as error:
         if is_out_of_memory(error):
             return _fail(RunError(OUT_OF_MEMORY), 1)
@@ -51,15 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 UNEXPECTED = "fedetf met something that it does not know; FEDETF_DEBUG=1 shows where, please report it"
-ADVICE = {
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some space",
-    errno.EFBIG: "raise the limit on the size of files",
-    errno.EACCES: "make it readable and writable, or choose another folder",
-    errno.EPERM: "make it readable and writable, or choose another folder",
-    errno.EROFS: "choose another folder",
-    errno.ENAMETOOLONG: "choose a shorter name",
-}
 
 
 def _listen() -> None:
@@ -68,26 +71,12 @@ def _listen() -> None:
         signal.signal(signal.SIGTERM, _interrupt)
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(signal.SIGHUP, _interrupt)
-    threading.excepthook = _thread_failed
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed before we began
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _thread_failed(failure: threading.ExceptHookArgs) -> None:
-    """What a library's thread met (TensorBoard's writer, a full disk) the main one meets as well, and says it."""
-    if failure.exc_type is None or not issubclass(failure.exc_type, OSError):
-        threading.__excepthook__(failure)
-
-
-def _in_words(error: OSError) -> str:
-    """What the system refused, where, and what to do."""
-    where = f"{error.filename}: " if error.filename is not None else ""
-    advice = ADVICE.get(error.errno or 0, "check the path")
-    return f"{where}{error.strerror or error}; {advice}, and call again: what was done is kept"
 
 
 def _discard_output() -> None:
@@ -128,6 +117,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fedetf {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
-    for command in (demo, run, compare, reproduce, report, partition, diagnose, use, flower, bench, lists):
+    for command in (demo, run, compare, tune, reproduce, report, watch, partition, diagnose, use, flower, bench, lists):
         command.add_to(commands)
     return parser

@@ -43,7 +43,7 @@ def demo_command(options: argparse.Namespace) -> None:
     progress = make_runs_progress(Console(stderr=True, highlight=False))
     warnings.simplefilter("ignore")  # the tiny clients are mentioned once, below the table
     try:
-        compare(list(METHODS), SEEDS, PRESET, out=out, progress=progress)
+        compare(list(METHODS), SEEDS, PRESET, references=False, out=out, progress=progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what is done is kept; fedetf demo --out {out} goes on with it") from None
     finally:

@@ -64,8 +64,8 @@ def diagnose_command(options: argparse.Namespace) -> None:
     terminal = Console(stderr=True, highlight=False)
     trials = [(method, seed) for seed in seeds for method in METHODS]
     listeners = {trial: [TrialProgress(terminal, *trial)] for trial in trials}
-    found = diagnose(seeds, options.source, given_settings(options), listeners, options.trust_code)
-    title, sections = diagnosis_title(found), diagnosis_sections(found)
+    diagnosis = diagnose(seeds, options.source, given_settings(options), listeners, options.trust_code)
+    title, sections = diagnosis_title(diagnosis), diagnosis_sections(diagnosis)
     console = output()
     print_page(title, sections, console)
     if out is not None:

@@ -1,6 +1,7 @@
 """What the commands share: flags, the settings they make, and standard output."""
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from fedetf.settings import Settings
 
 Command = Callable[[argparse.Namespace], None]
+UNLIMITED = 100_000  # characters of a line that goes to no terminal
 LINE = 4_000  # characters of a message: all settings of a section have room in it
 ANY_SETTING = "any setting, for example --set train.lr=0.1; wins over flags; see: fedetf list settings"
 
@@ -58,10 +60,15 @@ def folder(text: str) -> Path:
 
 def words(text: str) -> list[str]:
     """A type of flag: words separated by commas."""
-    found = [word.strip() for word in text.split(",") if word.strip()]
-    if not found:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
         raise argparse.ArgumentTypeError("no value given")
-    return found
+    return words
+
+
+def number(text: str) -> float:
+    """A type of flag: a number, whole or not."""
+    return int(text) if text.strip().isdecimal() else float(text)
 
 
 def several_values(kind: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -101,13 +108,17 @@ def add_training_flags(parser: argparse.ArgumentParser, several: bool = False) -
     )
     flags.add_argument("--participation", metavar="R", type=kind(float), help="share of the clients in each round")
     flags.add_argument("--rounds", metavar="T", type=kind(int), help="communication rounds")
-    flags.add_argument("--epochs", metavar="E", type=kind(int), help="local epochs a round")
+    flags.add_argument(
+        "--epochs", metavar="E", type=kind(number), help="local epochs a round; may be a part of one, such as 0.5"
+    )
     add_engine_flags(flags)
-    flags.add_argument("--device", metavar="D", help="cpu, cuda, mps or auto (the default)")
+    flags.add_argument(
+        "--device", metavar="D", help="cpu, cuda, mps, auto (the default), or several GPUs: cuda:0,cuda:1"
+    )
     flags.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="a faster training step, by fused kernels (ResNets on a CPU) or torch.compile",
+        help="a faster training step, also by torch.compile (default: by fused kernels, for ResNets on a CPU); or none",
     )
 
 
@@ -125,6 +136,18 @@ def add_engine_flags(flags: argparse._ActionsContainer) -> None:
 
 def _itself(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     return kind
+
+
+def add_judging(parser: argparse.ArgumentParser) -> None:
+    """What tables are judged by."""
+    parser.add_argument(
+        "--metric", metavar="NAME", default="accuracy", help="what tables show and rank by; see: fedetf list metrics"
+    )
+    parser.add_argument(
+        "--against",
+        metavar="METHOD",
+        help="compare all others with this method, seed by seed (default: fedetf, or the first)",
+    )
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +175,7 @@ def add_set(parser: argparse.ArgumentParser, text: str = ANY_SETTING) -> None:
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     """What the flags say, by dotted key."""
-    from fedetf.api import SHORT, from_short
+    from fedetf.config import SHORT, from_short
 
     flags = {name: getattr(options, name, None) for name in SHORT}
     return {**from_short(flags), **assigned(options)}
@@ -172,6 +195,14 @@ def chosen_settings(options: argparse.Namespace) -> "Settings":
     return resolve(options.source, given_settings(options), options.trust_code)
 
 
+def start_workers_early(engine: str | None) -> None:
+    """Let the process that makes workers import torch while this one does the same; call it before that begins."""
+    if engine in (None, "auto", "processes"):
+        from fedetf.engines.forkserver import fork_server
+
+        fork_server()
+
+
 def output() -> "Console":
     """Standard output for tables; a reader that leaves early is no failure."""
     from rich.console import Console
@@ -180,4 +211,7 @@ def output() -> "Console":
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    return Output(highlight=False, markup=False, emoji=False)  # names are shown as they are
+    console = Output(highlight=False, markup=False, emoji=False)  # names are shown as they are
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNLIMITED  # a file or another program has no edge
+    return console

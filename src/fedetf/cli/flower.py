@@ -3,11 +3,12 @@
 import argparse
 from typing import Any
 
-from fedetf.cli.flags import Parser, add_command, folder, words
+from fedetf.cli.flags import Parser, add_command, folder, output, words
+from fedetf.errors import UserError, need
 
 
 def add_to(commands: Any) -> None:
-    """Its one command, and that one's flags."""
+    """Its commands and their flags."""
     text = "real sites on Flower (pip install 'fedetf[flower]')"
     flower = commands.add_parser("flower", help=text, description=text, epilog="example: fedetf flower new my-app")
     inner = flower.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
@@ -26,6 +27,15 @@ def add_to(commands: Any) -> None:
         default=["site-a", "site-b", "site-c"],
         help="the names of the sites (default: site-a,site-b,site-c)",
     )
+    check = add_command(
+        inner,
+        "check",
+        check_command,
+        "look at a site's data before the first round: what there is, what cannot be read, what does not fit",
+        "fedetf flower check /srv/images --app my-app",
+    )
+    check.add_argument("data", metavar="DATA", help="as in --node-config: a CSV or Parquet file, or a folder")
+    check.add_argument("--app", metavar="DIR", type=folder, help="the app's folder, with what the sites agreed on")
 
 
 def new_command(options: argparse.Namespace) -> None:
@@ -35,3 +45,27 @@ def new_command(options: argparse.Namespace) -> None:
     for path in new_app(options.folder, options.sites):
         print(path)
     print(f"what to do next: {options.folder / 'README.md'}")
+
+
+def check_command(options: argparse.Namespace) -> None:
+    """``fedetf flower check``."""
+    need("flower", "fedetf flower check", "flwr")
+    from rich.console import Console
+    from rich.text import Text
+
+    from fedetf.flower.check import check_data
+    from fedetf.report.tables import plain_table
+
+    with Console(stderr=True).status(Text(f"looking at {options.data}")):  # seen on a terminal only
+        found = check_data(options.data, options.app)
+    console = output()
+    console.print(f"{options.data}: {found.samples:,} samples of the kind {found.kind}", soft_wrap=True, markup=False)
+    classes = [[name, f"{count:,}"] for name, count in found.counts.items()]
+    console.print(plain_table(["class", "samples"], classes, right=["samples"]))
+    if found.columns:
+        console.print(plain_table(found.columns[0], found.columns[1:], right=["missing"]))
+    for line in [*found.notes, *found.problems]:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    if found.problems:
+        raise UserError(f"{options.data} is not ready for a round; mend what is said above")
+    print("ready" if options.app else "readable; give --app to see whether it fits the federation")

@@ -29,7 +29,7 @@ def list_command(options: argparse.Namespace) -> None:
     if rows:
         from fedetf.report.tables import plain_table
 
-        shown = [_shown(row) for row in rows]
+        shown = [_shown(VIEWS[options.what](row) if options.what in VIEWS else row) for row in rows]
         if all(row.get("package") == "fedetf" for row in shown):
             shown = [{key: value for key, value in row.items() if key != "package"} for row in shown]
         cells = [[_cell(value) for value in row.values()] for row in shown]
@@ -57,15 +57,78 @@ def _row(listed: "Listed[Any]", description: str, **more: Any) -> Row:
     }
 
 
+COSTS = ("extra_bytes_down", "extra_bytes_up", "extra_bytes_end", "client_state_bytes", "client_state")
+
+
 def _methods() -> list[Row]:
-    from fedetf.methods import registry
+    from fedetf import catalogue
+    from fedetf.plugins import Listed, brought
+
+    if brought("fedetf.methods"):  # else all are fedetf's own, and torch can stay where it is
+        return _methods_with_plugins()
+    return [
+        _method_row(Listed(each.name, "fedetf", None), each.summary, each, each.costs) for each in catalogue.methods()
+    ]
+
+
+def _methods_with_plugins() -> list[Row]:
+    from fedetf import catalogue
+    from fedetf.methods import Method, registry
     from fedetf.plugins import first_line
 
-    rows = []
+    rows, known = [], {each.name: each.costs for each in catalogue.methods()}
     for each in registry.listing():
-        summary, citation = (each.thing.summary, each.thing.citation) if each.thing else ("", "")
-        rows.append(_row(each, summary or first_line(each.thing), citation=citation))
+        kind = each.thing or Method  # the other is broken
+        costs = known[each.name] if each.package == "fedetf" else _costs(each.thing)
+        rows.append(_method_row(each, kind.summary or first_line(each.thing), kind, costs))
     return rows
+
+
+def _costs(kind: Any) -> dict[str, Any]:
+    """What a method costs; nothing of one that cannot be tried, because it needs settings or another net."""
+    from dataclasses import asdict
+
+    from fedetf.engines.costs import costs_of
+    from fedetf.errors import UserError
+    from fedetf.own_code import guarded
+
+    try:
+        return asdict(guarded(lambda: costs_of(kind()), "it cannot be tried"))
+    except UserError:
+        return {}
+
+
+def _method_row(listed: "Listed[Any]", description: str, said: Any, costs: dict[str, Any]) -> Row:
+    return _row(
+        listed,
+        description,
+        citation=said.citation,
+        family=said.family,
+        extra_passes=said.extra_passes,
+        suggested_rate=said.suggested_rate,
+        **{name: costs.get(name) for name in COSTS},
+    )
+
+
+def _method_view(row: Row) -> Row:
+    """A method as people read it; `--json` has its citation and all numbers."""
+    sent = [row[name] for name in ("extra_bytes_down", "extra_bytes_up", "extra_bytes_end")]
+    known = sent[0] is not None
+    in_the_end = f", {sent[2]:,} in the end" if sent[2] else ""
+    return {
+        "name": row["name"],
+        "description": row["description"],
+        "family": row["family"],
+        "extra passes": f"{row['extra_passes']:g}",
+        "extra bytes": f"{sent[0]:+,} down, {sent[1]:+,} up{in_the_end}" if known else None,
+        "client keeps": ", ".join(row["client_state"]) if known else None,
+        "rate": f"× {row['suggested_rate']:g}",
+        "package": row["package"],
+        "error": row["error"],
+    }
+
+
+VIEWS: dict[str, Callable[[Row], Row]] = {"methods": _method_view}  # where a table has other columns than the JSON
 
 
 def _models() -> list[Row]:
@@ -92,7 +155,7 @@ def _datasets() -> list[Row]:
 
 
 def _partitions() -> list[Row]:
-    from fedetf.data.partition import registry
+    from fedetf.data.deals import registry
     from fedetf.plugins import first_line
 
     return [_row(each, first_line(each.thing)) for each in registry.listing()]

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fedetf.cli.flags import LINE, add_command, folder
+from fedetf.cli.flags import LINE, add_command, add_judging, folder
 from fedetf.errors import printable
 
 
@@ -21,14 +21,16 @@ def add_to(commands: Any) -> None:
     report.add_argument(
         "--out", metavar="FILE.html", type=Path, default=Path("report.html"), help="the page (default: report.html)"
     )
+    add_judging(report)
 
 
 def report_command(options: argparse.Namespace) -> None:
     """``fedetf report``."""
+    from fedetf.report.groups import Judging
     from fedetf.report.page import write_report
     from fedetf.runs.read import in_words
 
-    report = write_report(options.folders, options.out)
+    report = write_report(options.folders, options.out, judging=Judging(options.metric, options.against))
     print(f"report: {report.path} ({report.runs} run{'' if report.runs == 1 else 's'})")
     for folders, reason in in_words(report.left_out):
         print(printable(f"not shown: {folders}: {reason}", LINE))

@@ -3,7 +3,16 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from fedetf.cli.flags import add_command, add_engine_flags, add_out, given_settings, output, several_values, words
+from fedetf.cli.flags import (
+    add_command,
+    add_engine_flags,
+    add_out,
+    given_settings,
+    output,
+    several_values,
+    start_workers_early,
+    words,
+)
 from fedetf.errors import RunError
 
 if TYPE_CHECKING:
@@ -38,27 +47,30 @@ def add_to(commands: Any) -> None:
 
 def reproduce_command(options: argparse.Namespace) -> None:
     """``fedetf reproduce``."""
+    start_workers_early(options.engine)
     from rich.console import Console
-    from rich.markdown import Markdown
 
     from fedetf.paper.run import reproduce
     from fedetf.paper.tables import to_markdown, write_reproduction
     from fedetf.report.progress import make_runs_progress
+    from fedetf.report.tables import print_markdown
+    from fedetf.settings import counted
 
     part = chosen_part(options)
     progress = make_runs_progress(Console(stderr=True, highlight=False))
     try:
-        found = reproduce(options.name, options.scale, part, given_settings(options), options.out, progress)
+        reproduction = reproduce(options.name, options.scale, part, given_settings(options), options.out, progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("what is done is kept; the same command goes on with it") from None
     finally:
         progress.close()
-    paths = write_reproduction(found)
+    paths = write_reproduction(reproduction)
     console = output()
-    console.print(Markdown(to_markdown(found)))
+    print_markdown(to_markdown(reproduction), console)
     console.print(f"files: {', '.join(map(str, paths))}", soft_wrap=True)
-    if found.failed:
-        raise RunError(f"{len(found.failed)} runs failed, the rest is above; see error.part in their folders")
+    if reproduction.failed:
+        failed = counted(len(reproduction.failed), "run")
+        raise RunError(f"{failed} failed, the rest is above; see error.part in the folder of each")
 
 
 def chosen_part(options: argparse.Namespace) -> "Part":

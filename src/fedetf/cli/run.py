@@ -20,7 +20,9 @@ from fedetf.cli.flags import (
     chosen_settings,
     folder,
     output,
+    start_workers_early,
 )
+from fedetf.errors import RunError, in_words
 
 if TYPE_CHECKING:
     from fedetf.api import Result
@@ -53,16 +55,14 @@ def add_to(commands: Any) -> None:
     )
     resume.add_argument("folder", metavar="DIR", type=folder, help="the folder of the run")
     add_engine_flags(resume)
-    add_set(
-        resume, "where the rest runs, for example --set engine.address=ADDRESS, which a folder holds no password of"
-    )
+    add_set(resume, "where the rest runs, for example --set engine.address=ADDRESS: no password is kept in the folder")
     add_trust(resume)
 
 
 def run_command(options: argparse.Namespace) -> None:
     """``fedetf run``."""
     settings = chosen_settings(options)
-    _start_early(settings)
+    start_workers_early(settings.engine.name)
     from fedetf.api import execute
     from fedetf.runs.folder import check_free, default_folder
 
@@ -73,24 +73,20 @@ def run_command(options: argparse.Namespace) -> None:
 
 def resume_command(options: argparse.Namespace) -> None:
     """``fedetf resume``."""
+    start_workers_early(options.engine)
     from fedetf.api import go_on, other_engine, run_settings
-    from fedetf.runs.read import is_done
+    from fedetf.files import is_writable
+    from fedetf.runs.read import is_done, read_result
 
     folder: Path = options.folder
     others = {**other_engine(options.engine, options.workers), **assigned(options)}
     settings = run_settings(folder, others, trust_code=options.trust_code)
     if is_done(folder):
         print(f"the run in {folder} was complete before", file=sys.stderr)
-    _start_early(settings)
+        if not is_writable(folder):
+            read_result(folder)  # what is damaged could not be mended here
+            return
     _show_run(settings, folder, lambda job, listeners: go_on(job, folder, listeners))
-
-
-def _start_early(settings: "Settings") -> None:
-    """Let the process that makes workers import what it needs while this one does the same."""
-    if settings.engine.name in ("auto", "processes"):
-        from fedetf.engines.forkserver import fork_server
-
-        fork_server()
 
 
 def _show_run(settings: "Settings", out: Path, work: "Callable[[Job, list[Listener]], Result]") -> None:
@@ -99,8 +95,11 @@ def _show_run(settings: "Settings", out: Path, work: "Callable[[Job, list[Listen
     from rich.text import Text
 
     from fedetf.api import prepare
+    from fedetf.files import is_file
+    from fedetf.report.clients import below_majority
     from fedetf.report.progress import make_progress
     from fedetf.report.tables import describe_job, result_table
+    from fedetf.runs.records import CONFIG
 
     terminal = Console(stderr=True, highlight=False)
     with terminal.status(Text(f"loading {settings.data.name}")):  # seen on a terminal only, and gone when it is done
@@ -110,9 +109,15 @@ def _show_run(settings: "Settings", out: Path, work: "Callable[[Job, list[Listen
         result = work(job, [progress])
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what was done is saved; go on with: fedetf resume {out}") from None
+    except OSError as error:
+        if not is_file(out / CONFIG):  # nothing was done
+            raise
+        raise RunError(in_words(error, f"go on with: fedetf resume {out}")) from error
     finally:
         progress.close()
     console = output()
     console.print(describe_job(job), soft_wrap=True)
     console.print(result_table(job, result.outcome))
+    for line in below_majority(job, result.outcome, result.summary["majority_per_client"]):
+        console.print(line, soft_wrap=True, markup=False)
     console.print(f"files: {out}", soft_wrap=True)

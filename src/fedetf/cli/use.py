@@ -4,16 +4,21 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedetf.cli.flags import add_command, add_trust, folder, output
 from fedetf.errors import UserError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedetf.models.load import Model
+
 BATCH = 256  # images in memory at a time
 
-Answer = dict[str, Any]  # {"image": path, "classes": [{"class": name, "probability": p}, ...]}
+Answer = dict[str, Any]  # {"name": path or row, "classes": [{"class": name, "probability": p}, ...]}
 
 
 def add_to(commands: Any) -> None:
@@ -22,12 +27,18 @@ def add_to(commands: Any) -> None:
         commands,
         "predict",
         predict_command,
-        "what a trained model sees in images: classes with probabilities",
+        "what a trained model says of images or rows: classes with probabilities",
         "fedetf predict runs/first --client 2 --top 3 --format csv photo.png",
     )
     _add_model(predict)
-    predict.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help="files of images, or folders of them")
-    predict.add_argument("--format", choices=sorted(FORMATS), default="table", help="default: table")
+    predict.add_argument(
+        "inputs",
+        metavar="FILE",
+        type=Path,
+        nargs="+",
+        help="files of images, or folders of them; for other kinds a CSV or Parquet file with raw rows",
+    )
+    predict.add_argument("--format", choices=sorted(FORMATS), help="default: csv for the rows of a file, else table")
     predict.add_argument("--top", metavar="N", type=int, default=1, help="number of classes to show (default: 1)")
     export = add_command(
         commands,
@@ -61,22 +72,42 @@ def predict_command(options: argparse.Namespace) -> None:
     """``fedetf predict``."""
     if options.top < 1:
         raise UserError("--top is at least 1")
-    import torch
-
-    from fedetf.models.load import image_files, load, read_images
+    from fedetf.models.load import load
 
     model = load(options.folder, options.client, trust_code=options.trust_code)
     top = min(options.top, len(model.classes))
+    batches = _images(model, options.inputs) if model.inputs.note is None else _tables(model, options.inputs)
     answers: list[Answer] = []
-    images = image_files(options.images)
+    for names, probabilities in batches:
+        best = probabilities.topk(top)
+        for name, values, classes in zip(names, best.values.tolist(), best.indices.tolist(), strict=True):
+            named = zip(classes, values, strict=True)
+            answers.append({"name": name, "classes": [_named(model.classes[c], p) for c, p in named]})
+    what = "image" if model.inputs.note is None else "row" if answers[0]["name"].isdigit() else "input"
+    chosen = options.format or ("csv" if what == "row" else "table")
+    FORMATS[chosen](answers, what)
+
+
+def _images(model: "Model", paths: Sequence[Path]) -> Iterator[tuple[list[str], "Tensor"]]:
+    """Files of images and their probabilities, some at a time."""
+    import torch
+
+    from fedetf.models.load import image_files, read_images
+
+    images = image_files(paths)
     for start in range(0, len(images), BATCH):
-        paths = images[start : start + BATCH]
+        some = images[start : start + BATCH]
         with torch.no_grad():
-            best = model(read_images(paths, model.inputs)).topk(top)
-        for path, probabilities, classes in zip(paths, best.values.tolist(), best.indices.tolist(), strict=True):
-            named = zip(classes, probabilities, strict=True)
-            answers.append({"image": str(path), "classes": [_named(model.classes[c], p) for c, p in named]})
-    FORMATS[options.format](answers)
+            yield [str(path) for path in some], model(read_images(some, model.inputs))
+
+
+def _tables(model: "Model", paths: Sequence[Path]) -> Iterator[tuple[list[str], "Tensor"]]:
+    """The rows of tables and their probabilities."""
+    from fedetf.models.load import read_tables
+
+    assert model.inputs.note is not None
+    names, frame = read_tables(paths, model.inputs.note)
+    yield names, model.rows(frame)
 
 
 def _named(name: str, probability: float) -> dict[str, Any]:
@@ -86,30 +117,31 @@ def _named(name: str, probability: float) -> dict[str, Any]:
 def _rows(answers: Sequence[Answer]) -> list[list[Any]]:
     """One row for each image and class, the likeliest first."""
     return [
-        [answer["image"], rank, best["class"], best["probability"]]
+        [answer["name"], rank, best["class"], best["probability"]]
         for answer in answers
         for rank, best in enumerate(answer["classes"], start=1)
     ]
 
 
-def _as_table(answers: Sequence[Answer]) -> None:
+def _as_table(answers: Sequence[Answer], what: str) -> None:
     from fedetf.report.tables import percent, plain_table
 
     shown = [[image, name, percent(probability)] for image, _, name, probability in _rows(answers)]
-    output().print(plain_table(["image", "class", "probability"], shown, right=["probability"]))
+    output().print(plain_table([what, "class", "probability"], shown, right=["probability"]))
 
 
-def _as_csv(answers: Sequence[Answer]) -> None:
+def _as_csv(answers: Sequence[Answer], what: str) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["image", "rank", "class", "probability"])
+    writer.writerow([what, "rank", "class", "probability"])
     writer.writerows(_rows(answers))
 
 
-def _as_json(answers: Sequence[Answer]) -> None:
-    print(json.dumps(answers, indent=2, ensure_ascii=False))
+def _as_json(answers: Sequence[Answer], what: str) -> None:
+    named = [{what: answer["name"], "classes": answer["classes"]} for answer in answers]
+    print(json.dumps(named, indent=2, ensure_ascii=False))
 
 
-FORMATS: dict[str, Callable[[Sequence[Answer]], None]] = {"table": _as_table, "csv": _as_csv, "json": _as_json}
+FORMATS: dict[str, Callable[[Sequence[Answer], str], None]] = {"table": _as_table, "csv": _as_csv, "json": _as_json}
 
 
 def export_command(options: argparse.Namespace) -> None:

@@ -1,11 +1,14 @@
 """What runs have in common, and what failed, in words."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedetf.comparison.plan import PlannedRun
 from fedetf.redact import bare
 from fedetf.runs.read import by_reason
-from fedetf.settings import Settings
+from fedetf.settings import PersonalSettings, Settings, flat
+
+NO_STAGE = "no personal stage"
 
 
 def caption(runs: Sequence[PlannedRun]) -> str:
@@ -23,11 +26,38 @@ def conditions(all_settings: Sequence[Settings], trained: bool = True) -> str:
 def _conditions(s: Settings, trained: bool) -> list[str]:
     many = "all" if s.data.limit is None else f"{s.data.limit:,}"
     samples = "samples" if s.data.size is None else f"images of {s.data.size}×{s.data.size}"
+    tested = "the whole test set" if s.data.test_limit is None else f"{s.data.test_limit:,} test samples"
     clients = "clients" if s.data.site_column else f"{s.data.clients} clients"
-    data = [bare(s.data.name), f"{many} {samples}", clients, s.data.describe()]
-    training = [f"batch {s.train.batch_size}", f"lr {s.train.lr:g}", f"fidelity {s.fidelity}"]
+    data = [bare(s.data.name), f"{many} {samples}", tested, clients, s.data.describe()]
+    stage = ", ".join(_stage(flat(s.model_dump()))) or "the whole personal stage"
+    training = [f"batch {s.train.batch_size}", f"lr {s.train.lr:g}", stage, f"fidelity {s.fidelity}"]
     taking_part = f"participation {s.train.participation:g}"
     return [*data, bare(s.model.name), taking_part, s.train.describe(), *training] if trained else data
+
+
+def reductions(settings: Mapping[str, Any]) -> list[str]:
+    """What of a run is less than it could be, in words; ``settings`` by dotted key.
+
+    >>> reductions({"data.limit": 5000, "personal.rounds": 2})
+    ['5,000 training samples', 'personal stage of 2 turns']
+    """
+    limits = (("data.limit", "training samples"), ("data.test_limit", "test samples"))
+    fewer = [f"{settings[key]:,} {what}" for key, what in limits if settings.get(key) is not None]
+    size = settings.get("data.size")
+    return [*fewer, *([f"{size}×{size} pixels"] if size is not None else []), *_stage(settings)]
+
+
+def _stage(settings: Mapping[str, Any]) -> list[str]:
+    """In what the personal stage is shorter than by default."""
+    if settings.get("personal.enabled") is False:
+        return [NO_STAGE]
+    turns, epochs = settings.get("personal.rounds"), settings.get("personal.epochs")
+    short = []
+    if turns is not None and turns < PersonalSettings().rounds:
+        short.append(f"personal stage of {turns} turn{'s' if turns != 1 else ''}")
+    if epochs is not None and epochs < settings.get("train.epochs", epochs):
+        short.append(f"personal phases of {epochs} epoch{'s' if epochs != 1 else ''}")
+    return short
 
 
 def failures(failed: Mapping[str, str]) -> list[str]:

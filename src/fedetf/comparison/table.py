@@ -1,13 +1,15 @@
-"""The table of a comparison, line by line, with the places of each; ``report/comparison.py`` writes it."""
+"""The table of a comparison, line by line; ``report/comparison.py`` writes it."""
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from fedetf.comparison.judged import Judged
+from fedetf.comparison.metric import ACCURACY
 from fedetf.comparison.plan import PlannedRun
-from fedetf.comparison.ranking import Spread, rank
+from fedetf.comparison.references import is_reference
 from fedetf.runs.identity import is_methods_own
-from fedetf.runs.read import ACCURACIES, by_seed, read_run
+from fedetf.runs.read import SCORES, Run, read_run, scores_by_seed
 
 
 @dataclass(frozen=True)
@@ -16,9 +18,11 @@ class Line:
 
     row: dict[str, str]
     seeds: list[int]
-    scores: dict[str, dict[int, float]]  # general and personal accuracy by seed, where there is one
+    scores: dict[str, dict[int, float]]  # general (mean of the last five rounds), final and personal, by seed
     epochs: float  # local epochs per client, the personal stage included
     bytes_up: float  # sent per client
+    own: frozenset[str] = frozenset()  # keys of the row that were set for single methods
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def general(self) -> list[float]:
@@ -31,37 +35,46 @@ class Line:
         return list(self.scores["personal"].values())
 
     @property
-    def setting(self) -> dict[str, str]:
+    def setting(self) -> str:
         """What it is tried in: lines with the same are rivals, be they methods or variants of one."""
-        return {key: value for key, value in self.row.items() if key != "method" and not is_methods_own(key)}
+        own = {"method", *self.own}
+        axes = ((k, v) for k, v in self.row.items() if k not in own and not is_methods_own(k))
+        return ", ".join(f"{key.rpartition('.')[2]} = {value}" for key, value in axes)
 
-    def spread(self, metric: str) -> Spread | None:
-        """Mean and deviation over its seeds."""
-        return Spread.of(self.scores[metric].values())
+    @property
+    def reference(self) -> bool:
+        """Whether it is there to compare with, and no rival."""
+        return is_reference(self.row["method"])
+
+    @property
+    def names(self) -> list[str]:
+        """What it can be called by."""
+        return [self.row["method"], self.name]
+
+    @property
+    def name(self) -> str:
+        """What it is called among its rivals: the method, and its own numbers where they are an axis."""
+        own = {k: v for k, v in self.row.items() if (k in self.own or is_methods_own(k)) and v != "-"}
+        return ", ".join([self.row["method"], *(f"{key.rpartition('.')[2]} = {value}" for key, value in own.items())])
 
 
-def places(lines: Sequence[Line], metric: str) -> list[int | None]:
-    """The place of each line in its setting, on the seeds that all lines there have; see :func:`rank`."""
-    found: dict[int, int | None] = {}
-    for setting in (line.setting for line in lines):
-        rivals = [number for number, line in enumerate(lines) if line.setting == setting]
-        ranking = rank([lines[number].scores[metric] for number in rivals])
-        found.update(zip(rivals, ranking.places, strict=True))
-    return [found[number] for number in range(len(lines))]
+Table = Judged[Line]
 
 
-def table_lines(runs: Sequence[PlannedRun]) -> list[Line]:
-    """One line for each row of the table, from the finished runs of its seeds."""
+def table_lines(runs: Sequence[PlannedRun], metric: str = ACCURACY.name) -> list[Line]:
+    """One line for each row of the table, from the finished runs of its seeds; references come last."""
     lines = []
-    for row in dict.fromkeys(run.row for run in runs):
+    for row, own in dict.fromkeys((run.row, run.own) for run in runs):
         done = [read_run(run.folder) for run in runs if run.row == row]
         lines.append(
             Line(
                 row=dict(row),
                 seeds=[run.seed for run in done],
-                scores={metric: by_seed(done, metric) for metric in ACCURACIES},
+                scores={which: scores_by_seed(done, which, metric) for which in SCORES},
                 epochs=statistics.mean(run.result.epochs_train + run.result.epochs_personal for run in done),
-                bytes_up=statistics.mean(run.result.bytes_up / run.result.clients for run in done),
+                bytes_up=statistics.mean(run.result.bytes_up / run.result.training for run in done),
+                own=own,
+                runs=done,
             )
         )
-    return lines
+    return sorted(lines, key=lambda line: line.reference)

@@ -1,48 +1,32 @@
 """What a method sees of a client: its data, a net, its random streams, and ``train``, the only SGD loop there is."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import islice
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedetf.core.batch import Batch
+from fedetf.core.batches import batch_sizes, batches_in, shuffled
+from fedetf.core.loss_scale import LossScale
+from fedetf.core.running import lone_sample_safe, with_weights
 from fedetf.core.state import State
 from fedetf.data.batches import crop_flip
 from fedetf.data.samples import Samples
 from fedetf.metrics.accuracy import is_correct
 from fedetf.nn.heads import Net
-from fedetf.nn.optim import Optimiser, make_optimiser, memorise, remember, uphill
+from fedetf.nn.optim import Name, Optimiser, make_optimiser, memorise, remember, uphill
 from fedetf.rng import torch_stream
 from fedetf.settings import PersonalSettings, TrainSettings
+
+__all__ = ["EVALUATION_BATCH", "Batch", "Client", "Loss", "Share", "Split", "Workbench"]
 
 Split = Literal["train", "test", "validation"]
 
 EVALUATION_BATCH = 500  # large enough to keep a device busy; memory, not the result, depends on it
-
-
-class Batch:
-    """A batch of a client's training split, as a loss sees it.
-
-    ``h`` are the features ``[B, D]`` that the net's encoder gives, ``y`` the labels ``[B]``, ``rows`` the positions of
-    the samples in the training split ``[B]``, and ``x`` the inputs ``[B, ...]`` as the encoder sees them, augmented if
-    the settings say so. Where features are kept because the encoder is frozen, ``x`` is made when it is asked for.
-    """
-
-    def __init__(self, h: Tensor, y: Tensor, rows: Tensor, inputs: Callable[[], Tensor]):
-        self.h, self.y, self.rows = h, y, rows
-        self._inputs = inputs
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    @cached_property
-    def x(self) -> Tensor:
-        """The inputs ``[B, ...]``."""
-        return self._inputs()
 
 
 Loss = Callable[["Client", Batch], Tensor]
@@ -53,6 +37,10 @@ class Workbench:
     """What all clients of a worker have in common: the net that is lent to one after the other, and how it trains."""
 
     net: Net
+    state: State  # its tensors as its state dict has them, its own memory; and these, for the same reason: walking
+    parameters: Mapping[str, Tensor]  # through modules for them takes longer than a small client's training
+    buffers: Mapping[str, Tensor]
+    modules: Sequence[nn.Module]
     trainable: frozenset[str]  # parameters that whoever made the encoder did not freeze
     data: Samples
     prepare: Callable[[Tensor], Tensor]  # from stored inputs to what the encoder sees
@@ -73,6 +61,7 @@ class Share:
     test: Tensor
     validation: Tensor
     counts: Tensor  # n_{k,c} of the training split, [classes]
+    drawn: int | None = None  # the number of training samples that an epoch sees; left out: all
 
 
 class Client:
@@ -91,8 +80,9 @@ class Client:
         received: State,
         private: State,
         memory: State,
-        epochs: int,
+        epochs: float,
         lr: float,
+        steps: int | None = None,
     ):
         self.id = id
         self.round = round
@@ -104,7 +94,9 @@ class Client:
         self.counts = share.counts
         self.personal = bench.personal
         self.settings = bench.settings
-        self.epochs = epochs
+        drawn = len(share.train) if share.drawn is None else share.drawn
+        self._sizes = batch_sizes(drawn, bench.settings.batch_size)  # of an epoch's batches
+        self.epochs = epochs if steps is None or not self._sizes else steps / len(self._sizes)
         self.lr = lr
         self.images = 0  # trained on so far, epochs counted
         self.steps = 0  # τ_k, optimiser steps of the common training phase so far
@@ -117,7 +109,14 @@ class Client:
         self._streams: dict[str, torch.Generator] = {}
         self._features: dict[str, Tensor] = {}  # of each split, for as long as the encoder stays as it is
         self._taught: dict[tuple[int, ...], tuple[State, Tensor]] = {}  # by other weights: these, and their features
+        self._scale = LossScale() if bench.precision == torch.float16 else None
+        self._replaced = False  # whether other weights stand in place of the net's
         self._loss_sum, self._loss_images = torch.zeros((), device=share.counts.device), 0
+
+    @property
+    def state(self) -> State:
+        """The net's tensors by name, as its state dict has them: its own memory, not a copy."""
+        return self._bench.state
 
     @property
     def samples(self) -> int:
@@ -134,15 +133,19 @@ class Client:
         loss: Loss,
         params: Sequence[str] | None = None,
         *,
-        epochs: int | None = None,
+        epochs: float | None = None,
         lr: float | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
+        optimiser: Name | None = None,
         plain: Sequence[str] = (),
         stream: str = "batches",
+        samples: int | None = None,
+        steps: int | None = None,
         repeat: int = 1,
         extra: Mapping[str, Tensor] | None = None,
         after_step: Callable[["Client"], None] | None = None,
+        encode: bool = True,
         eval_frozen_encoder: bool = True,
     ) -> None:
         """Minimise ``loss(client, batch)`` over the client's batches by SGD, or what ``train.optimiser`` names.
@@ -153,30 +156,35 @@ class Client:
         mode, and once: its features are kept and reused until the encoder changes (``eval_frozen_encoder = False``,
         for methods/authors.py, leaves it in train mode). What ``plain`` names trains without momentum and weight
         decay. A phase that a method adds to the common one takes another ``stream``, so that it does not change the
-        common one's batches. ``repeat`` takes so many steps on each batch. ``extra`` names tensors outside the net that
-        train along. ``after_step`` is called after each step. The other arguments default to the settings of the
-        current stage.
+        common one's batches. ``samples`` is the number of samples that an epoch sees, drawn anew for each; all if left
+        out. ``steps`` is the number of steps after which the training ends early. ``repeat`` is the number of steps on
+        each batch. ``extra`` names tensors outside the net that train along; ``plain`` can name them too.
+        ``after_step`` is called after each step. ``encode = False`` is for losses that look at other weights only, by
+        :meth:`loss_at`: the net itself does not run. The other arguments default to the settings of the current stage.
         """
         tensors = self._trained = {**self._unfreeze(params), **(extra or {})}
-        epochs = self.epochs if epochs is None else epochs
-        if not tensors or epochs == 0 or self.samples == 0:
+        sizes = self._sizes if samples is None else batch_sizes(samples, self.settings.batch_size)
+        number = batches_in(self.epochs if epochs is None else epochs, len(sizes))
+        if not tensors or number == 0 or self.samples == 0:
             return
         encoder_meant = params is None or any(f"{name}.".startswith("encoder.") for name in params)
         encoder_runs = not eval_frozen_encoder or (encoder_meant and not self._encoder_is_frozen())
         features = None if encoder_runs else self._frozen_features("train")
-        optimisers = self._optimisers(tensors, plain, lr, momentum, weight_decay)
+        optimisers = self._optimisers(optimiser or self.settings.optimiser, tensors, plain, lr, momentum, weight_decay)
         names = {id(tensor): f"{stream}.{name}" for name, tensor in tensors.items()}
-        for optimiser in optimisers if self.settings.keep_momentum else ():
-            remember(optimiser, names, self.memory)
-        self.net.train()
-        self.net.encoder.train(encoder_runs)
-        for rows in self._batches(epochs, stream, repeat):
-            batch, value = self._gradient(loss, rows, features, optimisers)
+        for each in optimisers if self.settings.keep_momentum else ():
+            remember(each, names, self.memory)
+        if not all(module.training for module in self._bench.modules):
+            self.net.train()
+        if not encoder_runs:
+            self.net.encoder.eval()
+        for rows in islice(self._batches(number, sizes, stream, repeat), steps):
+            batch, value = self._gradient(loss, self._batch(rows, features), optimisers, encode)
             if self.settings.sam:
                 with uphill(tensors.values(), self.net.buffers(), self.settings.sam):
-                    self._gradient(loss, rows, features, optimisers, batch)
-            for optimiser in optimisers:
-                optimiser.step()
+                    self._gradient(loss, batch.part(slice(None)), optimisers, encode)
+            for each in optimisers:
+                each.step()
             if after_step is not None:
                 after_step(self)
             self.images += len(batch)
@@ -186,25 +194,37 @@ class Client:
                 self._loss_images += len(batch)
         if encoder_runs:
             self._features.clear()
-        for optimiser in optimisers if self.settings.keep_momentum else ():
-            memorise(optimiser, names, self.memory)
+        for each in optimisers if self.settings.keep_momentum else ():
+            memorise(each, names, self.memory)
 
     def _gradient(
-        self,
-        loss: Loss,
-        rows: Tensor,
-        features: Tensor | None,
-        optimisers: Sequence[Optimiser],
-        first: Batch | None = None,
+        self, loss: Loss, batch: Batch, optimisers: Sequence[Optimiser], encode: bool
     ) -> tuple[Batch, Tensor]:
-        """Give the trained tensors the gradient of a batch's loss; the batch and the loss. For ``first`` see _batch."""
-        with torch.enable_grad(), _lone_sample_safe(self.net, len(rows)):
-            batch = self._batch(rows, features, first)
+        """Give the trained tensors the gradient of a batch's loss; the batch and the loss."""
+        with torch.enable_grad(), lone_sample_safe(self.net, len(batch)):
+            if encode:
+                _ = batch.h  # before the loss's own terms: in which order gradients are added up decides last bits
             value = loss(self, batch)
         for optimiser in optimisers:
             optimiser.zero_grad()
-        value.backward()
+        if self._scale is None:
+            value.backward()
+        else:
+            self._scale.backward(value, (tensor for optimiser in optimisers for tensor in optimiser.tensors))
         return batch, value
+
+    def loss_at(self, weights: Mapping[str, Tensor], loss: Loss, batch: Batch) -> Tensor:
+        """``loss(client, batch)`` where these weights stand in place of the net's own of the same names.
+
+        Gradients flow to them. Buffers among them, such as BatchNorm's statistics, are updated instead of the net's.
+        """
+        batch, outer = batch.part(slice(None)), self._replaced
+        self._replaced = True
+        try:
+            with lone_sample_safe(self.net, len(batch)):
+                return with_weights(self.net, weights, lambda: loss(self, batch))
+        finally:
+            self._replaced = outer
 
     def accuracy(self, split: Split = "test") -> float | None:
         """The accuracy of the net as it is on what the client holds out, to test or to validate; None of nothing."""
@@ -285,71 +305,69 @@ class Client:
     def _unfreeze(self, params: Sequence[str] | None) -> dict[str, Tensor]:
         """Let gradients flow to the tensors that ``params`` names, and to no other; return them."""
         chosen = self._named(["encoder", "head"] if params is None else params)
-        for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers()):
-            if tensor.is_floating_point():
+        for name, tensor in (*self._bench.parameters.items(), *self._bench.buffers.items()):
+            if tensor.requires_grad != (name in chosen) and tensor.is_floating_point():
                 tensor.requires_grad_(name in chosen)
         return chosen
 
     def _encoder_is_frozen(self) -> bool:
         """Whether the encoder has parameters, but whoever made it froze them all."""
-        names = [name for name, _ in self.net.encoder.named_parameters()]
-        return bool(names) and not any(f"encoder.{name}" in self._bench.trainable for name in names)
+        names = [name for name in self._bench.parameters if name.startswith("encoder.")]
+        return bool(names) and not any(name in self._bench.trainable for name in names)
 
     def _named(self, params: Sequence[str]) -> dict[str, Tensor]:
         """The tensors that ``params`` names: parameters by prefix, and any tensor by its whole name."""
         inside = tuple(f"{prefix}." for prefix in params)
         return {
             name: tensor
-            for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers())
+            for name, tensor in (*self._bench.parameters.items(), *self._bench.buffers.items())
             if name in params or (name in self._bench.trainable and name.startswith(inside))
         }
 
     def _optimisers(
         self,
+        kind: Name,
         tensors: dict[str, Tensor],
         plain: Sequence[str],
         lr: float | None,
         momentum: float | None,
         weight_decay: float | None,
     ) -> list[Optimiser]:
-        """An optimiser over ``tensors``; one more over those that ``plain`` names, without momentum and decay."""
-        bare = self._named(plain)
-        lr = self.lr if lr is None else lr
+        """Optimisers over ``tensors``, one for each rate; those that ``plain`` names have no momentum and decay."""
+        named = self._named(plain)
         momentum = self.settings.momentum if momentum is None else momentum
         weight_decay = self.settings.weight_decay if weight_decay is None else weight_decay
-        kind, most = self.settings.optimiser, [tensor for name, tensor in tensors.items() if name not in bare]
-        usual = make_optimiser(kind, most, lr, momentum, weight_decay)
-        return [usual, make_optimiser(kind, [tensors[name] for name in bare], lr, 0, 0)] if bare else [usual]
+        groups: dict[tuple[float, bool], list[Tensor]] = {}
+        for name, tensor in tensors.items():
+            rate = self._rate(name) if lr is None else lr
+            groups.setdefault((rate, name in named or name in plain), []).append(tensor)
+        return [
+            make_optimiser(kind, group, rate, *((0, 0) if is_bare else (momentum, weight_decay)))
+            for (rate, is_bare), group in groups.items()
+        ]
 
-    def _batches(self, epochs: int, stream: str, repeat: int) -> Iterator[Tensor]:
-        """Positions in the training split, reshuffled each epoch; the last batch may be smaller. Each comes so often.
+    def _rate(self, name: str) -> float:
+        """The learning rate of a tensor where a method gives none: heads, such as APFL's ``v.head``, have their own."""
+        part, _, rest = name.partition(".")
+        is_head = part == "head" or (part != "encoder" and rest.startswith("head."))
+        return self.lr * self.settings.lr_head if is_head else self.lr
 
-        A single sample that is left over joins the batch before: a step on one sample, with whatever statistics in
-        BatchNorm, made training diverge (docs/architecture.md).
-        """
-        whole, rest = divmod(self.samples, self.settings.batch_size)
-        sizes = [self.settings.batch_size] * whole
-        if rest == 1 and sizes:
-            sizes[-1] += 1
-        elif rest:
-            sizes.append(rest)
-        for _ in range(epochs):
-            order = torch.randperm(self.samples, generator=self.stream(stream))
-            for rows in order.to(self._train.device).split(sizes):
-                yield from [rows] * repeat
+    def _batches(self, number: int, sizes: list[int], stream: str, repeat: int) -> Iterator[Tensor]:
+        """Positions in the training split, in ``number`` batches, each ``repeat`` times."""
+        for rows in shuffled(self.samples, sizes, number, self.stream(stream)):
+            yield from [rows.to(self._train.device)] * repeat
 
-    def _batch(self, rows: Tensor, features: Tensor | None, first: Batch | None = None) -> Batch:
-        """The samples in these rows, with the kept features of a frozen encoder or with those of one that trains.
-
-        ``first`` is the same batch as it was encoded before: its inputs, however augmented, are taken once more.
-        """
+    def _batch(self, rows: Tensor, features: Tensor | None) -> Batch:
+        """The samples in these rows, with the kept features of a frozen encoder or with those of one that trains."""
         y = self._data.y[self._train[rows]]
-        if features is not None:
-            return Batch(features[rows], y, rows, lambda: self._inputs(rows)) if first is None else first
-        x = self._inputs(rows) if first is None else first.x
+        return Batch(self._encoded if features is None else features[rows], y, rows, lambda: self._inputs(rows))
+
+    def _encoded(self, x: Tensor) -> Tensor:
+        """Features of the encoder that trains; compiled code knows the net's own weights only."""
+        encode = self.net.encoder if self._replaced else self._bench.encode
         with torch.autocast(x.device.type, self._bench.precision, enabled=self._bench.precision is not None):
-            h = self._bench.encode(x).float()  # in full precision for the head and the loss
-        return Batch(h, y, rows, lambda: x)
+            features: Tensor = encode(x)
+        return features.float()  # in full precision for the head and the loss
 
     def _inputs(self, rows: Tensor) -> Tensor:
         x = self._data.x[self._train[rows]]
@@ -368,21 +386,3 @@ class Client:
     def _plain_inputs(self, split: Split) -> Iterator[Tensor]:
         """What the encoder sees of a split if nothing is augmented, in batches."""
         return (self._bench.prepare(self._data.x[chunk]) for chunk in self._splits[split].split(EVALUATION_BATCH))
-
-
-@contextmanager
-def _lone_sample_safe(net: nn.Module, size: int) -> Iterator[None]:
-    """For a client of one sample, use BatchNorm's running statistics instead of updating them.
-
-    One sample has no variance: on a 1×1 map BatchNorm fails outright, on larger ones its statistics are noise.
-    """
-    norms = (
-        [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training] if size == 1 else []
-    )
-    for norm in norms:
-        norm.eval()
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.train()

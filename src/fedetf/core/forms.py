@@ -58,20 +58,21 @@ class Sizes:
 
     def nbytes(self, forms: Forms) -> int:
         """How many bytes these cost to send, if a client holds every class."""
-        total = 0
+        has_rows = any(isinstance(form, Rows) for form in forms.values())
+        total = self.classes * torch.int64.itemsize if has_rows else 0  # which classes the rows are of, said once
         for name, form in forms.items():
             if isinstance(form, Rows):
-                total += self.classes * (self.features**form.dimensions * form.dtype.itemsize + torch.int64.itemsize)
+                total += self.classes * self.features**form.dimensions * form.dtype.itemsize
             else:
                 total += sum(dtype.itemsize * math.prod(shape) for dtype, shape in self.of(name, form).values())
         return total
 
 
-def class_means(held: Sequence[tuple[int, int, Tensor]]) -> State:
+def class_means(per_class: Sequence[tuple[int, int, Tensor]]) -> State:
     """Rows of (class, number of samples, mean ``[D]``) as ``classes``, ``counts`` and ``means``; empty without any."""
-    if not held:
+    if not per_class:
         return {}
-    classes, counts, means = zip(*held, strict=True)
+    classes, counts, means = zip(*per_class, strict=True)
     device = means[0].device
     return {
         "classes": torch.tensor(classes, device=device),
@@ -83,7 +84,7 @@ def class_means(held: Sequence[tuple[int, int, Tensor]]) -> State:
 def misfit(extras: State, forms: Forms, sizes: Sizes, samples: float = math.inf) -> str | None:
     """What is wrong with what a client sent beside or instead of the model; None if it is what the method declares.
 
-    A client that holds nothing sends no rows. All others send all of them, of at most so many ``samples``.
+    A client that holds nothing sends no rows. All others send all of them, of at most ``samples`` samples.
     """
     rows = {name: form for name, form in forms.items() if isinstance(form, Rows)}
     others = {name: form for name, form in forms.items() if not isinstance(form, Rows)}
@@ -100,13 +101,13 @@ def misfit(extras: State, forms: Forms, sizes: Sizes, samples: float = math.inf)
 
 
 def _unfit_rows(given: State, rows: Mapping[str, Rows], sizes: Sizes, samples: float) -> str | None:
-    held = given["classes"]
-    if held.ndim != 1 or held.dtype != torch.int64 or len(held.unique()) < len(held):
+    classes = given["classes"]
+    if classes.ndim != 1 or classes.dtype != torch.int64 or len(classes.unique()) < len(classes):
         return "its statistics do not say which classes they are of"
-    if len(held) and not 0 <= int(held.min()) <= int(held.max()) < sizes.classes:
+    if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < sizes.classes:
         return f"its statistics are of a class that is none of 0 to {sizes.classes - 1}"
     for name, row in rows.items():
-        tensor, shape = given[name], (len(held), *[sizes.features] * row.dimensions)
+        tensor, shape = given[name], (len(classes), *[sizes.features] * row.dimensions)
         if tensor.dtype != row.dtype or tuple(tensor.shape) != shape:
             return _other_form(name, tensor, row.dtype, shape)
         if not tensor.is_floating_point() and (tensor < 1).any():

@@ -5,7 +5,7 @@ one such update would decide the average for all.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -26,10 +26,10 @@ def defect(state: Tensors, like: Tensors) -> str | None:
             return f"{name} has shape {tuple(tensor.shape)}, not {tuple(like[name].shape)}"
     floats = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
     together = torch.cat([tensor.flatten() for tensor in floats.values()] or [torch.zeros(1)])
-    if len(together) and not torch.isfinite(torch.linalg.vector_norm(together, torch.inf)):  # one read from the device
-        name = next(name for name, tensor in floats.items() if not torch.isfinite(tensor).all())
-        return f"{name} holds NaN or infinite values"
-    return None
+    if torch.isfinite(torch.linalg.vector_norm(together)):  # one read from the device
+        return None
+    wrong = [name for name, tensor in floats.items() if not torch.isfinite(tensor).all()]
+    return f"{wrong[0]} holds NaN or infinite values" if wrong else None  # none: only the squares were too large
 
 
 def other_type(state: Tensors, like: Tensors) -> str | None:
@@ -41,7 +41,7 @@ def other_type(state: Tensors, like: Tensors) -> str | None:
 
 
 def unsound(state: Tensors, received: Tensors, images: int, max_ratio: float) -> str | None:
-    """Say what is wrong with what a client made of ``received`` by training on so many images; None if nothing is.
+    """Say what is wrong with what a client made of ``received`` by training on ``images`` images; None if nothing is.
 
     ``state`` may hold statistics besides the tensors of ``received``, see :func:`too_large`.
     """
@@ -56,6 +56,32 @@ def unsound(state: Tensors, received: Tensors, images: int, max_ratio: float) ->
             f"update.max_ratio allows {max_ratio:g}"
         )
     return too_large({name: tensor for name, tensor in state.items() if name not in received}, received, max_ratio)
+
+
+class Glance:
+    """Sees by a few long vectors that :func:`unsound` has nothing to say, as of nearly every update.
+
+    What the received model has to do with it is worked out once, for all who received it.
+    """
+
+    def __init__(self, received: Tensors, max_ratio: float):
+        self._forms = {name: (tensor.shape, tensor.dtype) for name, tensor in received.items()}
+        weights = [name for name in _floats(received) if not is_variance(name)]
+        variances = [name for name in received if is_variance(name)]
+        counters = [name for name, tensor in received.items() if _is_counter(tensor)]
+        groups = (weights, variances, counters) if received else ()
+        self._parts = [(names, _joined(received, names)) for names in groups]
+        self._most = max_ratio * _scale(received)
+
+    def passes(self, state: Tensors, images: int) -> bool:
+        """Whether nothing is wrong; False means that it takes a closer look to tell."""
+        if not state or {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()} != self._forms:
+            return False
+        (weights, before), (variances, spread), (counts, start) = ((_joined(state, n), r) for n, r in self._parts)
+        deviations = variances.clamp(min=0).sqrt() - spread.clamp(min=0).sqrt()
+        length = torch.hypot(torch.dist(weights, before), torch.linalg.vector_norm(deviations))
+        possible = (variances >= 0).all() & (counts >= start.clamp(max=0)).all() & (counts <= start + images).all()
+        return bool(possible & (length <= self._most))  # one read from the device; NaN is not below anything
 
 
 def too_large(statistics: Tensors, received: Tensors, max_ratio: float) -> str | None:
@@ -79,7 +105,7 @@ def _impossible(state: Tensors, received: Tensors, images: int) -> str | None:
     """Say which variance is negative, or which counter runs backwards below zero or faster than images came."""
     wrong = {name: tensor < 0 for name, tensor in state.items() if is_variance(name)}
     for name, before in received.items():
-        if not before.is_floating_point() and before.dtype != torch.bool:
+        if _is_counter(before):
             count, start = state[name].long(), before.long()
             wrong[name] = (count < start.clamp(max=0)) | (count > start + images)
     if not wrong or not torch.cat([mask.flatten() for mask in wrong.values()]).any():  # one read from the device
@@ -88,6 +114,16 @@ def _impossible(state: Tensors, received: Tensors, images: int) -> str | None:
     if is_variance(name):
         return f"{name} holds negative variances"
     return f"{name} counts what training on {images} images cannot have counted"
+
+
+def _is_counter(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and tensor.dtype != torch.bool
+
+
+def _joined(state: Tensors, names: Sequence[str]) -> Tensor:
+    """The named tensors as one vector."""
+    named = [state[name].flatten() for name in names]
+    return torch.cat(named) if named else next(iter(state.values())).new_zeros(0)
 
 
 def _floats(state: Tensors) -> dict[str, Tensor]:

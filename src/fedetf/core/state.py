@@ -53,7 +53,7 @@ class WeightedMean:
                 seen = self._sum.get(name)
                 self._sum[name] = tensor.clone() if seen is None else torch.maximum(seen, tensor)
             elif name in self._sum:
-                self._sum[name].add_(tensor.to(self._sum[name].dtype), alpha=weight)
+                self._sum[name].add_(tensor, alpha=weight)  # in the sum's precision
             else:
                 self._sum[name] = tensor.to(widest(tensor.device)) * weight
 

@@ -54,7 +54,7 @@ def picture_pixels(picture: Picture, size: tuple[int, int] | None, where: str) -
         image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # a damaged picture: whatever the readers of so many formats stumble over
+    except Exception as error:  # a damaged picture: whatever the readers of the many formats stumble over
         unidentified = isinstance(error, UnidentifiedImageError)
         reason = "not an image that Pillow knows" if unidentified else str(error).replace("\n", " ")
         raise UserError(f"cannot read {_name(picture, where)}: {reason}; replace or remove it") from None
@@ -88,41 +88,9 @@ def same_channels(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return a.contiguous(memory_format=torch.channels_last), b.contiguous(memory_format=torch.channels_last)
 
 
-def find_image_column(features: dict[str, str], wanted: str | None, where: str) -> str:
-    """Choose the column of images from ``{column: "image" | "classes" | "other"}``."""
-    if wanted is not None:
-        return _wanted(features, wanted, "image", where)
-    images = [column for column, kind in features.items() if kind == "image"]
-    if not images:
-        raise UserError(
-            f"{where} has no column of images among: {', '.join(features)}; name it with --set data.image_column=…"
-        )
-    return images[0]
-
-
-LABEL_NAMES = ("label", "labels", "fine_label", "target", "class", "y")
-
-
-def find_label_column(features: dict[str, str], wanted: str | None, where: str) -> str:
-    """Choose the column of labels: a usual name first (CIFAR-100's is ``fine_label``), else the only one of classes."""
-    if wanted is not None:
-        return _wanted(features, wanted, "label", where)
-    for name in LABEL_NAMES:
-        if name in features:
-            return name
-    labels = [column for column, kind in features.items() if kind == "classes"]
-    if len(labels) != 1:
-        raise UserError(
-            f"{where} has no clear column of labels among: {', '.join(features)}; "
-            "name it with --set data.label_column=…"
-        )
-    return labels[0]
-
-
-def _wanted(features: dict[str, str], wanted: str, kind: str, where: str) -> str:
-    if wanted not in features:
-        raise UserError(f"{where} has no {kind} column {wanted!r}; its columns are: {', '.join(features)}")
-    return wanted
+def class_name(label: Any) -> str:
+    """What a label is called; a whole number has no fraction, whatever its type."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
 def label_encoder(train_labels: Sequence[Any], names: list[str] | None) -> tuple[list[str], Callable[..., Tensor]]:
@@ -137,7 +105,7 @@ def label_encoder(train_labels: Sequence[Any], names: list[str] | None) -> tuple
         except TypeError:
             raise UserError("labels must be numbers or text, all of one kind; check data.label_column") from None
         index = {label: i for i, label in enumerate(distinct)}
-        names = [str(label) for label in distinct]
+        names = [class_name(label) for label in distinct]
     else:
         index = {i: i for i in range(len(names))}
 

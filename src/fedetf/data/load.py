@@ -1,12 +1,11 @@
-"""Find a dataset by name and load it: embedded digits, Parquet files, an image folder, a hub id, or a plug-in.
+"""Find a dataset by name and load it: embedded digits, CSV and Parquet files, a folder, a hub id, or a plug-in.
 
-A name is looked up in ``$FEDETF_DATA/<name>/*.parquet``, then among the datasets of installed packages, then in the
-Hugging Face cache, then on the hub. A plug-in is a function ``load(settings, seed) -> Dataset``.
+A name is looked up in ``$FEDETF_DATA/<name>/``, then among the datasets of installed packages, then in the Hugging Face
+cache, then on the hub. A plug-in is a function ``load(settings, seed) -> Dataset``.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,16 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedetf.data.decode import find_image_column, find_label_column, label_encoder, same_channels, stack_images
+from fedetf.data.cache import cached
+from fedetf.data.decode import label_encoder, same_channels, stack_images
+from fedetf.data.folders import ENDINGS, class_folder, folder_splits
+from fedetf.data.frames import Frame, joined
+from fedetf.data.kinds import KINDS, Note, Roles, find_roles
 from fedetf.data.samples import Dataset, Samples
+from fedetf.data.sources import SITE, TEST_SPLITS, Splits, hub_splits, is_table, read_splits, tables_in
+from fedetf.data.tail import long_tail
 from fedetf.errors import UserError, unknown, visible
+from fedetf.files import below
 from fedetf.own_code import guarded, is_own_dataset
 from fedetf.plugins import Registry
 from fedetf.rng import numpy_stream
@@ -41,11 +47,15 @@ DATASETS = {
     "cifar10": Known("60,000 colour 32×32 images, 10 classes (paper)", "uoft-cs/cifar10"),
     "cifar100": Known("60,000 colour 32×32 images, 100 classes (paper)", "uoft-cs/cifar100"),
     "tiny-imagenet": Known("110,000 colour 64×64 images, 200 classes (paper)", "zh-plus/tiny-imagenet"),
+    "pacs": Known("9,991 colour images, 7 classes in 4 visual domains (column domain)", "flwrlabs/pacs"),
+    "newsgroups": Known("18,821 texts, 20 classes", "SetFit/20_newsgroups"),
+    "heart-disease": Known("920 rows of 13 numbers, 2 classes, 4 hospitals (column hospital)"),
+    "spoken-digits": Known("3,000 sounds, 10 classes, 6 speakers (column speaker)"),
+    "smartwatch": Known("140 signals of 6 channels, 7 classes, 10 people (column person)"),
     "fashion-mnist": Known("70,000 grey 28×28 images, 10 classes", "zalando-datasets/fashion_mnist"),
 }
 
-TEST_SPLITS = ("test", "validation", "valid", "val")
-IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
+Read = tuple[Samples, Note | None]
 
 
 def load_dataset(settings: DataSettings, seed: int) -> Dataset:
@@ -54,43 +64,64 @@ def load_dataset(settings: DataSettings, seed: int) -> Dataset:
     dataset = _find_loader(name)(settings, seed)
     if settings.site_column is not None and dataset.train.sites is None:
         raise UserError(
-            f"{name} has no columns, so data.site_column has no meaning; it is for Parquet files and the hub"
+            f"{name} has no columns, so data.site_column has no meaning; it is for tables, Parquet files and the hub"
         )
-    return _limited(replace(dataset, classes=[visible(name) for name in dataset.classes]), settings, seed)
+    dataset = _limited(replace(dataset, classes=[visible(name) for name in dataset.classes]), settings, seed)
+    tail = long_tail(dataset.train, len(dataset.classes), settings.imbalance, seed)
+    return replace(dataset, train=tail)
 
 
 def _find_loader(name: str) -> Loader:
-    folder = None if name == "digits" else _local_folder(name)
-    if folder is not None:
-        return partial(_from_folder, folder)
+    path = None if name == "digits" else _local_path(name)
+    if path is not None:
+        return partial(_from_path, path)
     return registry.find(name) if registry.is_known(name) else _from_hub
 
 
-def _from_folder(folder: Path, settings: DataSettings, seed: int) -> Dataset:
-    if any(folder.glob("*.parquet")):
-        return _from_tables(_parquet_splits(folder), settings, seed)
-    return _image_folder(folder, settings, seed)
+def _from_path(path: Path, settings: DataSettings, seed: int) -> Dataset:
+    if is_table(path) or tables_in(path):
+        files = [path] if path.is_file() else tables_in(path)
+        return cached(files, settings, seed, lambda: _from_tables(path, settings, seed))
+    inside = (file for file in below(path) if file.suffix.lower() in ENDINGS)
+    return cached(inside, settings, seed, lambda: from_frames(*folder_splits(path), settings, seed))
+
+
+def _from_tables(path: Path, settings: DataSettings, seed: int) -> Dataset:
+    splits, site = read_splits(path)
+    if path.is_dir() and site is None:
+        where = f"dataset {settings.name!r}"
+        splits = {split: replace(frame, where=f"{where}, split {split!r}") for split, frame in splits.items()}
+    return from_frames(splits, site, settings, seed)
 
 
 def _from_hub(settings: DataSettings, seed: int) -> Dataset:
-    return _from_tables(_hub_splits(settings.name), settings, seed)
+    name = settings.name
+    if name not in DATASETS and "/" not in name:
+        raise unknown("dataset", name, registry.names(), "a name in $FEDETF_DATA, a folder, or OWNER/NAME of the hub")
+    if name in DATASETS and not DATASETS[name].hub:
+        raise UserError(
+            f"dataset {name!r} is on no hub; put it into $FEDETF_DATA/{name}/ as train.parquet or CSV files"
+        )
+    splits, files = hub_splits(name, DATASETS[name].hub if name in DATASETS else name)
+    return cached(files, settings, seed, lambda: from_frames(splits, None, settings, seed))
 
 
-def _local_folder(name: str) -> Path | None:
+def _local_path(name: str) -> Path | None:
     """Where ``name`` lies on this machine: as a path that is written like one, under ``$FEDETF_DATA``, or as a path."""
     path, root = Path(name), os.environ.get("FEDETF_DATA")
     written_as_path = path.is_absolute() or name.startswith(".")
     if root and not written_as_path:
         if not Path(root).is_dir():
             raise UserError(f"FEDETF_DATA names {root!r}, which is not a folder; correct it or unset it")
-        if any((Path(root) / name).glob("*.parquet")):
+        if tables_in(Path(root) / name):
             return Path(root) / name
     if registry.is_known(name):
         return None
-    if path.is_dir():
+    if path.is_dir() or is_table(path):
         return path
     if written_as_path or path.exists():
-        raise UserError(f"{name!r} is not a folder; give a folder of Parquet files or of train/<class>/ images")
+        what = "give a CSV or Parquet file, or a folder of such files or of train/<class>/ images"
+        raise UserError(f"{name!r} is not a folder; {what}")
     return None
 
 
@@ -108,241 +139,172 @@ def _digits(settings: DataSettings, _seed: int) -> Dataset:
     return _hold_out(everything, [str(c) for c in bunch.target_names])
 
 
-def _hold_out(samples: Samples, classes: list[str]) -> Dataset:
-    """Keep a stratified 20% as the test set, for data that comes without one; the same whatever the seed."""
+def _hold_out(samples: Samples, classes: list[str], note: Note | None = None) -> Dataset:
+    """Keep a stratified 20% as the test set, for data that comes without one; the same whatever the seed.
+
+    Windows of one recording stay together.
+    """
     from sklearn.model_selection import train_test_split
 
-    counts = torch.bincount(samples.y)
+    recordings = np.arange(len(samples)) if samples.groups is None else samples.groups
+    _, first, member = np.unique(recordings, return_index=True, return_inverse=True)
+    labels = samples.y[torch.from_numpy(first)]
+    counts = torch.bincount(labels)
     if int(counts[counts > 0].min()) < 2:
         raise UserError("there is no test split, and a class with a single sample cannot be split; add a test split")
     train, test = train_test_split(
-        range(len(samples)),
-        test_size=max(0.2, len(classes) / len(samples)),
-        stratify=samples.y,
+        range(len(labels)),
+        test_size=max(0.2, len(classes) / len(labels)),
+        stratify=labels,
         random_state=0,
     )
-    return Dataset(samples.take(torch.tensor(train)), samples.take(torch.tensor(test)), classes)
+    if samples.groups is not None:
+        train, test = (np.flatnonzero(np.isin(member, part)) for part in (train, test))
+    train, test = (samples.take(torch.as_tensor(part)) for part in (train, test))
+    return Dataset(train, test, classes, note=note, held_out="a fifth of the data, drawn before it was dealt out")
 
 
-# --- tables: Parquet files and the hub ------------------------------------------------------------------------------
+# --- tables: files and the hub --------------------------------------------------------------------------------------
 
 
-def _parquet_splits(folder: Path) -> dict[str, Any]:
-    """Read ``train*.parquet``, ``test*.parquet`` … of a folder, split name -> ``datasets.Dataset``."""
-    import datasets
-    import pyarrow
-    import pyarrow.parquet
+def from_frames(splits: Splits, site: str | None, settings: DataSettings, seed: int, keep_all: bool = False) -> Dataset:
+    """Tables by split as a dataset; ``site``: the column that says whose rows they are, where each table is a site's.
 
-    splits: dict[str, list[Any]] = {}
-    for path in sorted(folder.glob("*.parquet")):
-        split = next((name for name in ("train", *TEST_SPLITS) if path.stem.startswith(name)), path.stem)
-        try:
-            splits.setdefault(split, []).append(pyarrow.parquet.read_table(path))
-        except (pyarrow.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # the system's, not of what the file holds
-                raise
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{path} is not a whole Parquet file ({reason}); fetch it again") from None
-    try:
-        return {split: datasets.Dataset(pyarrow.concat_tables(tables)) for split, tables in splits.items()}
-    except pyarrow.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"the Parquet files of {folder} have different columns ({reason}); make them agree") from None
-
-
-def _hub_splits(name: str) -> dict[str, Any]:
-    """Load a dataset from the Hugging Face cache, else from the hub, split name -> ``datasets.Dataset``."""
-    import datasets
-    from huggingface_hub import HfApi
-
-    if name not in DATASETS and "/" not in name:
-        raise unknown("dataset", name, registry.names(), "a name in $FEDETF_DATA, a folder, or OWNER/NAME of the hub")
-    hub_id = DATASETS[name].hub if name in DATASETS else name
-    with _quiet(datasets):
-        try:
-            with _offline(datasets):
-                return dict(datasets.load_dataset(hub_id))
-        except Exception:  # not in the cache; the library has no single error for that
-            pass
-        try:
-            HfApi().dataset_info(hub_id, timeout=10)  # says at once what load_dataset would try for half a minute
-            return dict(datasets.load_dataset(hub_id))
-        except Exception as error:  # likewise: no network, no such dataset, no permission …
-            reason = " ".join(str(error).split())[:160]
-            raise UserError(
-                f"dataset {name!r} is neither in $FEDETF_DATA nor in the cache, and the hub did not give it "
-                f"({reason}); go online, or set FEDETF_DATA to a folder that has {name}/train.parquet and test.parquet"
-            ) from None
-
-
-@contextmanager
-def _offline(datasets: Any) -> Iterator[None]:
-    """With the hub's client in offline mode, in which it looks at the cache only."""
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = before
-
-
-@contextmanager
-def _quiet(datasets: Any) -> Iterator[None]:
-    """Without the log lines of a library that is only a means here."""
-    level = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        datasets.logging.set_verbosity(level)
-
-
-def _kind(feature: Any) -> str:
-    """What a column holds: "image" (also encoded bytes without Hugging Face's metadata), "classes" or "other"."""
-    import datasets
-
-    if isinstance(feature, datasets.ClassLabel):
-        return "classes"
-    encoded = isinstance(feature, dict) and "bytes" in feature
-    binary = isinstance(feature, datasets.Value) and feature.dtype in ("binary", "large_binary")
-    return "image" if isinstance(feature, datasets.Image) or encoded or binary else "other"
-
-
-def _from_tables(splits: dict[str, Any], settings: DataSettings, seed: int) -> Dataset:
-    where = f"dataset {settings.name!r}"
+    Without a test split, a fifth is held out; but where the sites are given, or ``keep_all`` is, each client holds out
+    its own.
+    """
     if "train" not in splits:
+        where = f"dataset {settings.name!r}"
         raise UserError(f"{where} has no split 'train' (it has: {', '.join(splits)}); name a file train.parquet")
     test_name = next((name for name in TEST_SPLITS if name in splits), None)
     train = splits["train"]
-    kinds = {column: _kind(feature) for column, feature in train.features.items()}
-    image_column = find_image_column(kinds, settings.image_column, where)
-    label_column = find_label_column(kinds, settings.label_column, where)
-    train_labels = train[label_column][:]
-    classes, encode = label_encoder(train_labels, getattr(train.features[label_column], "names", None))
+    column = site or settings.site_column
+    roles = find_roles(train, settings, column)
+    names = train.class_names(roles.label)
+    classes, encode = label_encoder(train.values(roles.label), names)
 
-    def samples(split: str, limit: int | None) -> Samples:
-        table, place = splits[split], f"{where}, split {split!r}"
-        for column in (label_column, image_column):
-            if column not in table.features:
-                raise UserError(f"{place} has no column {column!r}; its columns are: {', '.join(table.features)}")
-        names = getattr(table.features[label_column], "names", None)
-        if names is not None and names != classes:
-            raise UserError(f"{place} names its classes otherwise than 'train'; make the two agree")
-        y = encode(table[label_column][:], place)
+    def samples(split: str, limit: int | None, note: Note | None = None) -> Read:
+        frame = splits[split]
+        for name in (roles.label, *roles.columns):
+            frame.check(name)
+        if frame.class_names(roles.label) not in (None, classes):
+            raise UserError(f"{frame.where} names its classes otherwise than 'train'; make the two agree")
+        y = encode(frame.values(roles.label), frame.where)
         chosen = _balanced_subset(y, limit, seed, split)
-        rows = table.select(chosen)
-        sites = _sites(rows, settings.site_column, place) if split == "train" else None
-        return Samples(stack_images(_encoded(rows, image_column, place), settings.size, place), y[chosen], sites)
+        rows = frame if len(chosen) == len(frame) else frame.take(chosen.numpy())
+        sites = _sites(rows, column) if split == "train" else None
+        return _read(rows, y[chosen], roles, settings, sites, note)
 
-    if test_name is None:
-        return _hold_out(samples("train", None), classes)
-    return _paired(samples("train", settings.limit), samples(test_name, settings.test_limit), classes)
+    if test_name is not None:
+        read, note = samples("train", settings.limit)
+        return _paired(read, samples(test_name, settings.test_limit, note)[0], classes, note)
+    read, note = samples("train", None)
+    if site is None and not keep_all:
+        return _hold_out(read, classes, note)
+    return Dataset(read, read, classes, note=note, by_clients=True, held_out="what the sites hold out, taken together")
 
 
-def _sites(table: Any, column: str | None, where: str) -> NDArray[np.str_] | None:
+def _read(
+    frame: Frame,
+    y: torch.Tensor,
+    roles: Roles,
+    settings: DataSettings,
+    sites: NDArray[np.str_] | None = None,
+    note: Note | None = None,
+) -> Read:
+    """The inputs of a table's rows, and how they were read; ``note``: as others were read before."""
+    if roles.kind == "image":
+        return Samples(stack_images(_encoded(frame, roles.columns[0]), settings.size, frame.where), y, sites), None
+    note = note or KINDS[roles.kind].begin(frame, roles.columns, settings)
+    raw = note.read(frame)
+    windows = len(raw.rows) != len(frame) or note.cuts
+    return Samples(
+        raw.x, y[torch.from_numpy(raw.rows)], None if sites is None else sites[raw.rows], raw.rows if windows else None
+    ), note
+
+
+def _sites(frame: Frame, column: str | None) -> NDArray[np.str_] | None:
     """The name of each sample's site, if a column says it."""
     if column is None:
         return None
-    if column not in table.features:
-        raise UserError(f"{where} has no column {column!r} of sites; its columns are: {', '.join(table.features)}")
-    names = table[column][:]
+    if column not in frame.columns:
+        raise UserError(f"{frame.where} has no column {column!r} of sites; its columns are: {', '.join(frame.columns)}")
+    names = frame.values(column)
     if any(name is None for name in names):
-        raise UserError(f"{where} has rows without a {column}; fill them in, or remove them")
+        raise UserError(f"{frame.where} has rows without a {column}; fill them in, or remove them")
     return np.array([visible(str(name)) for name in names])
 
 
-def _encoded(table: Any, column: str, where: str) -> Sequence[Any]:
+def _encoded(frame: Frame, column: str) -> Sequence[Any]:
     """The images of a column as bytes or paths, decoded later and in parallel."""
-    if _kind(table.features[column]) != "image":
-        raise UserError(f"column {column!r} of {where} holds no images; its kind is {table.features[column]}")
-    rows = table.with_format("arrow")[:][column].to_pylist()  # as stored: this library would decode one by one
-    pictures = [row.get("bytes") or row.get("path") if isinstance(row, dict) else row for row in rows]
-    if not all(pictures):
-        raise UserError(f"{where} has rows without an image; remove them")
-    return [Path(picture) if isinstance(picture, str) else picture for picture in pictures]
+    pictures = pictures_of(frame, column)
+    if None in pictures:
+        raise UserError(f"{frame.where} has rows without an image; remove them")
+    return pictures
 
 
-# --- image folders --------------------------------------------------------------------------------------------------
+def pictures_of(frame: Frame, column: str) -> list[bytes | Path | None]:
+    """The images of a column as bytes or paths; None where there is none."""
+    rows = frame.table[column].to_pylist()
+    pictures = [_picture(row) if isinstance(row, dict) else row for row in rows]
+    return [Path(picture) if isinstance(picture, str) else picture or None for picture in pictures]
 
 
-def _image_folder(folder: Path, settings: DataSettings, seed: int) -> Dataset:
-    """Load ``<folder>/train/<class>/*.png`` and, if it is there, ``<folder>/test/<class>/*.png``."""
-    train = folder / "train"
-    if not train.is_dir():
-        raise UserError(
-            f"{folder} has neither *.parquet nor train/<class>/ folders of images; "
-            "for <site>/<class>/ there is a recipe in docs/guides/sites.md"
-        )
-    classes = sorted(path.name for path in train.iterdir() if path.is_dir())
-    test = next((folder / name for name in TEST_SPLITS if (folder / name).is_dir()), None)
-
-    def samples(split: Path, limit: int | None) -> Samples:
-        files = [
-            (path, label)
-            for label, name in enumerate(classes)
-            for path in sorted((split / name).glob("*"))
-            if path.suffix.lower() in IMAGE_ENDINGS
-        ]
-        if not files:
-            raise UserError(f"{split} holds no images; expected {split}/<class>/*.png")
-        y = torch.tensor([label for _, label in files])
-        chosen = _balanced_subset(y, limit, seed, split.name)
-        return Samples(stack_images([files[i][0] for i in chosen.tolist()], settings.size, str(split)), y[chosen])
-
-    if test is None:
-        return _hold_out(samples(train, None), classes)
-    return _paired(samples(train, settings.limit), samples(test, settings.test_limit), classes)
+def _picture(row: dict[str, Any]) -> bytes | Path | None:
+    """The content of an image, else where it is."""
+    path = row.get("path")
+    return row.get("bytes") or (None if path is None else Path(os.fsdecode(path)))
 
 
-def _paired(train: Samples, test: Samples, classes: list[str]) -> Dataset:
-    x, test_x = same_channels(train.x, test.x)
-    return Dataset(Samples(x, train.y, train.sites), Samples(test_x, test.y), classes)
+def _paired(train: Samples, test: Samples, classes: list[str], note: Note | None = None) -> Dataset:
+    if note is None:
+        x, test_x = same_channels(train.x, test.x)
+        train, test = replace(train, x=x), replace(test, x=test_x)
+    return Dataset(train, test, classes, note=note)
 
 
 # --- what one site holds ---------------------------------------------------------------------------------------------
 
 
-def load_share(folder: Path, classes: Sequence[str], shape: Sequence[int], settings: DataSettings) -> Samples:
-    """Labelled images of one site: ``<folder>/<class>/*.png``, or ``<folder>/*.parquet``.
-
-    All sites agree on ``classes``, whose order gives the numbers, and on ``shape``, (channels, height, width). A label
-    is the name of a class; a site need not hold all of them.
-    """
-    if not folder.is_dir():
-        raise UserError(f"{str(folder)!r} is not a folder; give one of Parquet files or of <class>/ images")
-    if any(folder.glob("*.parquet")):
-        pictures, labels = _labelled_rows(folder, settings)
+def share_roles(path: Path, settings: DataSettings) -> tuple[Frame, Roles]:
+    """The table of one site's data: a CSV or Parquet file, a folder of such files, or ``<class>/*``; and its roles."""
+    if path.is_dir() and not tables_in(path):
+        frame = class_folder(path)
+    elif path.exists():
+        splits, _ = read_splits(path)
+        frame = joined(list(splits.values()), str(path))
     else:
-        files = [path for path in sorted(folder.glob("*/*")) if path.suffix.lower() in IMAGE_ENDINGS]
-        pictures, labels = files, [path.parent.name for path in files]
-    if not labels:
-        raise UserError(f"{folder} holds no images; expected {folder}/<class>/*.png or Parquet files")
+        raise UserError(f"{str(path)!r} is not a folder or file; give a table, or a folder of tables or of <class>/")
+    return frame, find_roles(frame, settings, SITE if SITE in frame.columns else settings.site_column)
+
+
+def load_share(path: Path, classes: Sequence[str], shape: Sequence[int] | None, settings: DataSettings) -> Read:
+    """What one site holds, with labels by the federation's ``classes``, and how it was read.
+
+    All sites agree on ``classes``, whose order gives the numbers, and, of images, on ``shape``, (channels, height,
+    width). A label is the name of a class; a site need not hold all of them.
+    """
+    frame, roles = share_roles(path, settings)
+    named = frame.named(roles.label)
+    labels = [label for label in named if label is not None]
+    if None in named:
+        raise UserError(f"{named.count(None)} samples of {path} have no label; label them, or leave them out")
     strangers = sorted(set(labels) - set(classes))
     if strangers:
-        raise UserError(f"{folder} has the label {strangers[0]!r}, which is none of: {', '.join(classes)}")
-    x = stack_images(pictures, settings.size, str(folder))
+        raise UserError(f"{path} has the label {strangers[0]!r}, which is none of: {', '.join(classes)}")
+    y = torch.tensor([list(classes).index(label) for label in labels])
+    samples, note = _read(frame, y, roles, settings)
+    if note is not None:
+        return samples, note
+    if shape is None:
+        raise UserError(f"{path} holds images, so pyproject.toml must say their shape: channels x height x width")
+    x = samples.x
     if x.shape[1] == 1 and shape[0] == 3:
         x = x.repeat(1, 3, 1, 1).contiguous(memory_format=torch.channels_last)
     if tuple(x.shape[1:]) != tuple(shape):
         found, wanted = ("x".join(map(str, sizes)) for sizes in (x.shape[1:], shape))
-        raise UserError(f"the images of {folder} are {found}, the federation takes {wanted}; see data.size")
-    return Samples(x, torch.tensor([list(classes).index(label) for label in labels]))
-
-
-def _labelled_rows(folder: Path, settings: DataSettings) -> tuple[list[Any], list[str]]:
-    """The encoded images and the class names of all Parquet files of a folder."""
-    pictures: list[Any] = []
-    labels: list[str] = []
-    for name, table in _parquet_splits(folder).items():
-        where = f"{folder}, {name!r}"
-        kinds = {column: _kind(feature) for column, feature in table.features.items()}
-        column = find_label_column(kinds, settings.label_column, where)
-        names = getattr(table.features[column], "names", None)
-        labels += [str(label if names is None else names[label]) for label in table[column][:]]
-        pictures += _encoded(table, find_image_column(kinds, settings.image_column, where), where)
-    return pictures, labels
+        raise UserError(f"the images of {path} are {found}, the federation takes {wanted}; see data.size")
+    return replace(samples, x=x), None
 
 
 # --- subsets --------------------------------------------------------------------------------------------------------
@@ -365,19 +327,19 @@ def _limited(dataset: Dataset, settings: DataSettings, seed: int) -> Dataset:
         return dataset
     train = _balanced_subset(dataset.train.y, settings.limit, seed, "train")
     test = _balanced_subset(dataset.test.y, settings.test_limit, seed, "test")
-    return Dataset(dataset.train.take(train), dataset.test.take(test), dataset.classes)
+    return replace(dataset, train=dataset.train.take(train), test=dataset.test.take(test))
 
 
 # --- plug-ins -------------------------------------------------------------------------------------------------------
 
 
-def _plugin(found: Any, name: str) -> Loader:
+def _plugin(plugin: Any, name: str) -> Loader:
     """A package's or the user's own ``load(settings, seed)``, whose errors are one line."""
-    if not callable(found):
+    if not callable(plugin):
         raise UserError(f"{name} is not a function that loads a dataset; see docs/guides/plugins.md")
 
     def load(settings: DataSettings, seed: int) -> Dataset:
-        dataset = guarded(lambda: found(settings, seed), f"{name} cannot be loaded")
+        dataset = guarded(lambda: plugin(settings, seed), f"{name} cannot be loaded")
         if not isinstance(dataset, Dataset):
             raise UserError(f"{name} gives {type(dataset).__name__}, not a fedetf.data.Dataset")
         for x, y in ((samples.x, samples.y) for samples in (dataset.train, dataset.test)):
@@ -385,7 +347,7 @@ def _plugin(found: Any, name: str) -> Loader:
                 raise UserError(f"{name} gives inputs {x.dtype}, labels {y.dtype}; give uint8 or float32, and int64")
         return dataset
 
-    load.__doc__ = found.__doc__
+    load.__doc__ = plugin.__doc__
     return load
 
 

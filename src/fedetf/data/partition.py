@@ -1,37 +1,33 @@
-"""Who holds what: the paper's Dirichlet split, an even one, one by classes, or a plug-in; then 70/30 on each client.
+"""Who holds what: one of the ways of ``deals.py``, or the sites of the data; then 70/30 on each client.
 
-Of the 70, ``data.validation_fraction`` can be held out once more, to choose settings by.
-
-A partition is a function ``deal(labels, settings, rng)`` that gives each client its samples. Whichever it is, a draw
-that leaves a client with fewer than ``data.min_size`` of them is drawn again, and in the end repaired.
+Of the 70, ``data.validation_fraction`` can be held out once more, to choose settings by. A draw that leaves a client
+with fewer than ``data.min_size`` samples is drawn again, and in the end repaired.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedetf.config import validated
-from fedetf.data.samples import Dataset
+from fedetf.data.deals import NOBODY, Indices, parts_of, registry
+from fedetf.data.label_noise import noisy_clients, wrong_labels
+from fedetf.data.samples import Dataset, Samples
+from fedetf.data.shift import Shift, draw_shift, shifted
+from fedetf.data.unseen import draw_unseen
 from fedetf.errors import UserError
-from fedetf.own_code import guarded
-from fedetf.plugins import Registry
 from fedetf.rng import derive, numpy_stream
 from fedetf.settings import DataSettings, Settings
 
-Indices = NDArray[np.int64]
-# A partition: from ``[N]`` labels to the indices of each client's samples; it draws from the generator alone. Only
-# ``_draw`` reads what it gives, and only ``Partition`` carries it on: more than indices would be added in these two.
-Deal = Callable[[Indices, DataSettings, np.random.RandomState], list[Indices]]
 REDRAWS = 100
 LEAST_TO_VALIDATE = 10  # a client that trains on fewer samples spares none
-NOBODY = -1  # the owner of a sample that a partition leaves out
 
 
 @dataclass(frozen=True)
@@ -47,26 +43,40 @@ class Partition:
     sites: list[str] = field(default_factory=list)  # the clients' names, where the data has such
     elsewhere: bool = False  # the data is with its owners: nothing but the names is known here
     validation: list[Indices] = field(default_factory=list)  # held out of the training splits; empty if none are
+    unseen: list[int] = field(default_factory=list)  # clients that never train, ascending; see data/unseen.py
+    shift: Shift | None = None  # what looks different at each client
+    wrong: dict[int, Indices] = field(default_factory=dict)  # of noisy clients: [m, 2], samples and their wrong labels
 
     @classmethod
-    def of_sites(cls, sites: list[str], classes: list[str]) -> Partition:
-        """What a server knows of the data of its sites: whose they are."""
+    def of_sites(cls, sites: list[str], classes: list[str], unseen: int = 0, seed: int = 0) -> Partition:
+        """What a server knows of the data of its sites: whose they are, and which of them never train."""
         nothing = [np.empty(0, np.int64)] * len(sites)
         counts = np.zeros((len(sites), len(classes)), np.int64)
-        return cls(nothing, nothing, counts, classes, sites=sites, elsewhere=True)
+        never = draw_unseen(len(sites), unseen, seed)
+        return cls(nothing, nothing, counts, classes, sites=sites, elsewhere=True, unseen=never)
 
     def __len__(self) -> int:
         return len(self.train)
 
     @property
+    def seen(self) -> list[int]:
+        """The clients that take part in rounds: all but the unseen ones."""
+        never = set(self.unseen)
+        return [client for client in range(len(self)) if client not in never]
+
+    @property
     def holders(self) -> int:
-        """How many clients have something to train on; a site that has not does not join."""
-        return len(self) if self.elsewhere else sum(len(part) > 0 for part in self.train)
+        """How many of those have something to train on; a site that has not does not join."""
+        return len(self.seen) if self.elsewhere else sum(len(self.train[client]) > 0 for client in self.seen)
 
     @property
     def single_class(self) -> int:
-        """How many clients hold one class only; their personal accuracy is near 1 whatever the method."""
-        return int(((self.counts > 0).sum(axis=1) == 1).sum())
+        """How many of those hold one class only; their personal accuracy is near 1 whatever the method."""
+        return int(((self.counts[self.seen] > 0).sum(axis=1) == 1).sum())
+
+    def pooled(self) -> tuple[Indices, Indices]:
+        """All samples that are trained on, ascending, and their class counts."""
+        return np.sort(np.concatenate([self.train[k] for k in self.seen])), self.counts[self.seen].sum(axis=0)
 
     def held_out(self, client: int) -> Indices:
         """The samples that a client holds out of its training split to validate."""
@@ -92,21 +102,67 @@ class Partition:
             head["sites"] = self.sites
         if self.elsewhere:
             head["elsewhere"] = True
+        if self.unseen:
+            head["unseen"] = self.unseen
+        if self.shift is not None:
+            head["shift"] = {"kind": self.shift.kind, "amounts": self.shift.amounts}
+        if self.wrong:
+            head["wrong_labels"] = {k: pairs.tolist() for k, pairs in self.wrong.items()}
         return json.dumps({**head, "clients": clients})
+
+    def everything(self, client: int) -> Indices:
+        """All samples that a client holds, in whichever split."""
+        return np.concatenate([self.train[client], self.test[client], self.held_out(client)])
 
     def name(self, client: int) -> str:
         """What a client is called: its site, or its number."""
         return self.sites[client] if self.sites else str(client)
 
 
-def deal_out(dataset: Dataset, settings: DataSettings, seed: int) -> Partition:
-    """Who holds what of a dataset: its sites, if it has such, or what ``settings`` say."""
+def deal_samples(dataset: Dataset, settings: DataSettings, seed: int) -> Partition:
+    """Who holds what of a dataset whose samples stand for themselves; see :func:`fedetf.data.deal_out`."""
     labels, sites = dataset.train.y.numpy(), dataset.train.sites
     if sites is None:
-        return make_partition(labels, dataset.classes, settings, seed)
-    names, owner = np.unique(sites, return_inverse=True)
-    parts = _parts(owner.astype(np.int64), len(names))
-    return replace(split_as(settings, parts, labels, dataset.classes, seed), sites=names.tolist())
+        partition = make_partition(labels, dataset.classes, settings, seed)
+    else:
+        names, owner = np.unique(sites, return_inverse=True)
+        parts = parts_of(owner.astype(np.int64), len(names))
+        partition = replace(split_as(settings, parts, labels, dataset.classes, seed), sites=names.tolist())
+    return altered(partition, dataset, settings, seed)
+
+
+def altered(partition: Partition, dataset: Dataset, settings: DataSettings, seed: int) -> Partition:
+    """The partition with what ``data.shift`` and ``data.label_noise`` do to each client; :func:`as_seen` applies it."""
+    shift = draw_shift(settings, len(partition), dataset.shape, seed)
+    if not settings.label_noise:
+        return replace(partition, shift=shift)
+    labels, C = dataset.train.y.numpy(), len(dataset.classes)
+    wrong = {}
+    for k in noisy_clients(len(partition), settings.noisy_clients, seed):
+        trained_on = np.concatenate([partition.train[k], partition.held_out(k)])
+        wrong[k] = wrong_labels(labels, trained_on, C, settings.label_noise, seed, k)
+    seen = _relabelled(labels, wrong)
+    counts = np.stack([np.bincount(seen[part], minlength=C) for part in partition.train])
+    return replace(partition, shift=shift, wrong=wrong, counts=counts)
+
+
+def as_seen(dataset: Dataset, partition: Partition, seed: int) -> Dataset:
+    """The dataset as the clients see it, with what is different at each of them."""
+    if partition.shift is None and not partition.wrong:
+        return dataset
+    x, y = dataset.train.x, dataset.train.y
+    if partition.shift is not None:
+        x = shifted(x, partition.shift, [partition.everything(k) for k in range(len(partition))], seed)
+    if partition.wrong:
+        y = torch.from_numpy(_relabelled(y.numpy(), partition.wrong))
+    return replace(dataset, train=Samples(x, y, dataset.train.sites))
+
+
+def _relabelled(labels: Indices, wrong: dict[int, Indices]) -> Indices:
+    changed = labels.copy()
+    for pairs in wrong.values():
+        changed[pairs[:, 0]] = pairs[:, 1]
+    return changed
 
 
 def make_partition(labels: Indices, classes: list[str], settings: DataSettings, seed: int) -> Partition:
@@ -121,8 +177,9 @@ def make_partition(labels: Indices, classes: list[str], settings: DataSettings, 
 def split_as(
     settings: DataSettings, parts: Sequence[Indices], labels: Indices, classes: list[str], seed: int
 ) -> Partition:
-    """Split each client's samples as ``settings`` say."""
-    return split_parts(parts, labels, classes, settings.test_fraction, seed, settings.validation_fraction)
+    """Split each client's samples as ``settings`` say, and draw those who never train."""
+    partition = split_parts(parts, labels, classes, settings.test_fraction, seed, settings.validation_fraction)
+    return replace(partition, unseen=draw_unseen(len(parts), settings.unseen, seed))
 
 
 def split_parts(
@@ -192,115 +249,26 @@ def dirichlet_partition(
     100
     """
     given = {"clients": clients, "alpha": alpha, "min_size": min_size, "strict": strict}
-    return _parts_of(labels, given, seed)
+    return _drawn_parts(labels, given, seed)
 
 
 def iid_partition(labels: Sequence[Any] | NDArray[Any], clients: int, seed: int = 0) -> list[Indices]:
     """An even random split of ``[N]`` labels into K index arrays whose sizes differ by at most one."""
-    return _parts_of(labels, {"clients": clients, "partition": "iid", "min_size": 1}, seed)
+    return _drawn_parts(labels, {"clients": clients, "partition": "iid", "min_size": 1}, seed)
 
 
 def shard_partition(labels: Sequence[Any] | NDArray[Any], clients: int, shards: int, seed: int = 0) -> list[Indices]:
     """Give each of K clients ``shards`` classes; a class is shared evenly by the clients that hold it."""
-    return _parts_of(labels, {"clients": clients, "partition": "shards", "shards": shards, "min_size": 1}, seed)
+    return _drawn_parts(labels, {"clients": clients, "partition": "shards", "shards": shards, "min_size": 1}, seed)
 
 
-def _parts_of(labels: Sequence[Any] | NDArray[Any], given: dict[str, Any], seed: int) -> list[Indices]:
+def _drawn_parts(labels: Sequence[Any] | NDArray[Any], given: dict[str, Any], seed: int) -> list[Indices]:
     """Check what a caller of the public functions gave, and draw; labels may be of any kind that can be sorted."""
     checked = validated(Settings, {"seed": seed, "data": given})
     if np.ndim(labels) != 1:
         raise UserError(f"labels have shape {np.shape(labels)}; expected [n], one class for each sample")
     classes = np.unique(np.asarray(labels), return_inverse=True)[1]
     return _draw(classes.astype(np.int64), checked.data, checked.seed).parts
-
-
-# --- the ways to share, each (labels, settings, RandomState) -> the samples of each client ----------------------------
-
-
-def dirichlet(labels: Indices, settings: DataSettings, rng: np.random.RandomState) -> list[Indices]:
-    """Of each class, clients get shares that are drawn from Dirichlet(data.alpha) (paper)."""
-    return _parts(_by_dirichlet(_by_class(labels), settings.clients, settings.alpha, rng), settings.clients)
-
-
-def iid(labels: Indices, settings: DataSettings, rng: np.random.RandomState) -> list[Indices]:
-    """An even random split."""
-    return _parts(rng.permutation(np.arange(len(labels)) % settings.clients), settings.clients)
-
-
-def shards(labels: Indices, settings: DataSettings, rng: np.random.RandomState) -> list[Indices]:
-    """Each client holds data.shards classes."""
-    return _parts(_by_shards(_by_class(labels), settings.clients, settings.shards, rng), settings.clients)
-
-
-def _by_class(labels: Indices) -> list[Indices]:
-    return [np.flatnonzero(labels == c) for c in np.unique(labels)]
-
-
-def _by_dirichlet(by_class: list[Indices], K: int, alpha: float, rng: np.random.RandomState) -> Indices:
-    """Per class p ~ Dirichlet(α·1_K); client k gets round(p_k·N_c) samples, the last one what remains.
-
-    The order of the draws is the authors', so that the same seed gives the client sizes of their runs.
-    """
-    shuffled = [rng.permutation(indices) for indices in by_class]
-    shares = rng.dirichlet([alpha] * K, size=len(by_class))
-    owner = np.empty(sum(map(len, by_class)), dtype=np.int64)
-    for indices, p in zip(shuffled, shares, strict=True):
-        if not np.isfinite(p).all():  # α so small that every gamma draw underflowed: one client gets the class
-            p = np.eye(K)[rng.randint(K)]
-        ends = np.minimum(np.round(p * len(indices)).astype(np.int64).cumsum(), len(indices))
-        ends[-1] = len(indices)
-        owner[indices] = np.repeat(np.arange(K), np.diff(ends, prepend=0))
-    return owner
-
-
-def _by_shards(by_class: list[Indices], K: int, shards: int, rng: np.random.RandomState) -> Indices:
-    """Each client takes the ``shards`` classes that the fewest clients hold so far, ties broken at random."""
-    C = len(by_class)
-    if shards > C:
-        raise UserError(f"data.shards = {shards} classes per client, but there are only {C} classes")
-    if K * shards < C:
-        raise UserError(f"{K} clients with {shards} classes each cannot hold {C} classes; raise data.shards")
-    holders: list[list[int]] = [[] for _ in range(C)]
-    for k in rng.permutation(K).tolist():
-        order = np.lexsort((rng.rand(C), np.array([len(held) for held in holders])))
-        for c in order[:shards]:
-            holders[c].append(k)
-    owner = np.empty(sum(map(len, by_class)), dtype=np.int64)
-    for indices, held in zip(by_class, holders, strict=True):
-        for k, part in zip(held, np.array_split(rng.permutation(indices), len(held)), strict=True):
-            owner[part] = k
-    return owner
-
-
-# --- partitions by name ---------------------------------------------------------------------------------------------
-
-
-def _plugin(found: Any, name: str) -> Deal:
-    """A package's or the user's own way to share: its errors are one line, and what it gives is checked."""
-    if not callable(found):
-        raise UserError(f"{name} is not a function that deals samples out; see docs/guides/plugins.md")
-
-    def deal(labels: Indices, settings: DataSettings, rng: np.random.RandomState) -> list[Indices]:
-        given = guarded(lambda: [np.asarray(part) for part in found(labels, settings, rng)], f"{name} failed")
-        if len(given) != settings.clients:
-            raise UserError(f"{name} gives {len(given)} parts for {settings.clients} clients; give one for each")
-        if any(part.ndim != 1 or (len(part) and part.dtype.kind not in "iu") for part in given):
-            raise UserError(f"{name} gives parts that are not lists of whole numbers; give indices of samples")
-        parts = [np.sort(part).astype(np.int64) for part in given]
-        dealt = np.concatenate(parts)
-        if len(dealt) and not 0 <= dealt.min() <= dealt.max() < len(labels):
-            raise UserError(f"{name} gives samples that do not exist; indices go from 0 to {len(labels) - 1}")
-        if len(np.unique(dealt)) < len(dealt):
-            raise UserError(f"{name} gives a sample twice; a sample belongs to one client at most")
-        return parts
-
-    deal.__doc__ = found.__doc__
-    return deal
-
-
-_ALL = (dirichlet, iid, shards)
-_PARTITIONS: dict[str, Deal] = {deal.__name__: deal for deal in _ALL}
-registry = Registry("partition", "fedetf.partitions", "data.partition =", _PARTITIONS, _plugin)
 
 
 def check_partition(settings: DataSettings) -> None:
@@ -350,7 +318,7 @@ def _draw(labels: Indices, settings: DataSettings, seed: int) -> _Drawn:
         "they were given some of the largest clients' (recorded in partition.json)",
         stacklevel=2,
     )
-    return _Drawn(_parts(owner, K), REDRAWS + 1, small)
+    return _Drawn(parts_of(owner, K), REDRAWS + 1, small)
 
 
 def _repair(owner: Indices, sizes: Indices, min_size: int, rng: np.random.RandomState) -> None:
@@ -361,10 +329,3 @@ def _repair(owner: Indices, sizes: Indices, min_size: int, rng: np.random.Random
             owner[rng.choice(np.flatnonzero(owner == largest))] = k
             sizes[largest] -= 1
             sizes[k] += 1
-
-
-def _parts(owner: Indices, K: int) -> list[Indices]:
-    """The samples of each of K owners, in order; those of nobody are left out."""
-    order = np.argsort(owner, kind="stable")
-    ends = np.bincount(owner - NOBODY, minlength=K + 1).cumsum()
-    return np.split(order, ends[:-1])[1:]

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedetf.data.kinds.base import Note
 from fedetf.errors import UserError
 
 
@@ -16,13 +17,15 @@ from fedetf.errors import UserError
 class Samples:
     """Inputs and labels of one split.
 
-    ``x``: ``[N, channels, height, width]`` uint8 for images (they are normalised batch by batch), or ``[N, ...]``
-    float32, which is used as it is. ``y``: ``[N]`` int64. ``sites``: the name of each sample's site, if that is known.
+    ``x``: ``[N, channels, height, width]`` uint8 for images (they are normalised batch by batch), raw inputs of the
+    dataset's note, or ``[N, ...]`` float32, which is used as it is. ``y``: ``[N]`` int64. ``sites``: the name of each
+    sample's site, if that is known. ``groups``: which recording each sample is a window of, where they are windows.
     """
 
     x: Tensor
     y: Tensor
     sites: NDArray[np.str_] | None = None
+    groups: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
@@ -34,7 +37,7 @@ class Samples:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as arrays: they can be put into shared memory and be used from there, without a copy.
 
-        A worker needs no sites: the partition says who holds what.
+        A worker needs no sites and groups: the partition says who holds what.
         """
         last = self.x.ndim == 4 and self.x.is_contiguous(memory_format=torch.channels_last)
         x = self.x.permute(0, 2, 3, 1) if last else self.x.contiguous()
@@ -42,7 +45,9 @@ class Samples:
 
     def take(self, indices: Tensor) -> "Samples":
         """The samples at ``indices``."""
-        return Samples(self.x[indices], self.y[indices], None if self.sites is None else self.sites[indices.numpy()])
+        at = indices.numpy()
+        sites, groups = (None if names is None else names[at] for names in (self.sites, self.groups))
+        return Samples(self.x[indices], self.y[indices], sites, groups)
 
 
 def _from_arrays(x: NDArray[Any], y: NDArray[np.int64], channels_last: bool) -> Samples:
@@ -60,6 +65,9 @@ class Dataset:
     test: Samples
     classes: list[str]
     share: bool = False  # what one party of a federation holds, which may be a single class
+    note: Note | None = None  # how inputs are read and prepared; None: images, or numbers that are used as they are
+    held_out: str = "a test split of its own"  # where the test set comes from, for the model card
+    by_clients: bool = False  # the test set is what clients hold out; until it is known, all samples stand in for it
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:

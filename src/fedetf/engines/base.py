@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from fedetf.core.server import Noise, NoiseSource, RoundNoise
 from fedetf.core.state import State
 from fedetf.engines.job import Job
 from fedetf.engines.private import PrivateStates
-from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
+from fedetf.engines.steps import NOBODY, Missing, Personal, Result, Scored, Step, Trained
+from fedetf.metrics import Values
 
 Tick = Callable[[], Any]  # called when a step is done, whatever its place in the order
 
@@ -32,6 +34,11 @@ class Engine(ABC):
     def device(self) -> torch.device:
         """Where the tensors of uploads are."""
 
+    @property
+    def placement(self) -> dict[str, Any] | None:
+        """How many workers there are on which devices, for result.json; None if they are elsewhere."""
+        return None
+
     @abstractmethod
     def results(self, steps: Sequence[Step], received: State, tick: Tick) -> Iterator[Result]:
         """Do the steps, all from the same received model; the results come in the order of the steps."""
@@ -43,36 +50,49 @@ class Engine(ABC):
     def train(
         self, clients: Sequence[int], round: int, received: State, tick: Tick = bool
     ) -> Iterator[Trained | Missing]:
-        """Local training of the round's participants, in their order; some may be missing."""
-        epochs, sizes = self.job.settings.train.epochs, self.job.partition.train
-        steps = [Step("train", cost=epochs * len(sizes[client]), client=client, round=round) for client in clients]
+        """Local training of the round's participants, in their order; some may be missing.
+
+        Of a method that pools, one client trains in their place, on as many samples as they would together.
+        """
+        sizes = {client: len(self.job.partition.train[client]) for client in clients}
+        costs = {client: self.job.settings.train.images(size) for client, size in sizes.items()}
+        steps = [Step("train", cost=cost, client=client, round=round) for client, cost in costs.items()]
+        if self.job.method.pools:
+            passes, seen = sum(self.job.images_of(client, round) for client in clients), sum(sizes.values())
+            steps = [Step("train", cost=passes, client=0, round=round, pooled=seen, passes=passes)]
         return self.results(steps, received, tick)  # type: ignore[return-value]  # the results of such steps
 
     def keep(self, trained: Trained, round: int) -> None:
         """Make what a client kept its state for the next round. Without it, its training leaves no trace."""
         self.private.keep(trained.upload.client, round, trained.private)
 
-    def summarise(self, clients: Sequence[int], received: State) -> Iterator[State]:
-        """What each client sends after the last round, in their order."""
-        steps = self._steps("summarise", clients)
+    def summarise(self, clients: Sequence[int], received: State, last: int = 0) -> Iterator[State]:
+        """What each client sends after the ``last`` round, in their order."""
+        steps = self._steps("summarise", clients, last)
         return self.results(steps, received, bool)  # type: ignore[return-value]  # the results of such steps
 
-    def personalise(self, clients: Sequence[int], received: State) -> Iterator[Personal]:
-        """The personal stage of each client, in their order."""
-        steps = self._steps("personalise", clients)
+    def personalise(self, clients: Sequence[int], received: State, last: int = 0) -> Iterator[Personal]:
+        """The personal stage of each client after the ``last`` round, in their order."""
+        steps = self._steps("personalise", clients, last)
         return self.results(steps, received, bool)  # type: ignore[return-value]  # the results of such steps
 
     def evaluate(self, received: State) -> State:
         """The global model on the whole test set: what the metrics sum up over its parts, merged in their order."""
-        total = len(self.job.dataset.test)
-        starts = range(0, total, EVALUATION_BATCH)
-        ends = [min(start + EVALUATION_BATCH, total) for start in starts]
-        steps = [Step("evaluate", b - a, start=a, stop=b) for a, b in zip(starts, ends, strict=True)]
-        sums: State = {}
-        for part in self.results(steps, received, bool):
-            assert isinstance(part, dict)
-            sums = self.job.metrics.merge(sums, part)
+        (sums,) = self.evaluate_clients([NOBODY], received)
         return sums
+
+    def evaluate_clients(self, clients: Sequence[int], received: State) -> Iterator[State]:
+        """The same of each client's own model, in their order."""
+        total = len(self.job.dataset.test)
+        parts = [(start, min(start + EVALUATION_BATCH, total)) for start in range(0, total, EVALUATION_BATCH)]
+        steps = [Step("evaluate", b - a, client=client, start=a, stop=b) for client in clients for a, b in parts]
+        results = self.results(steps, received, bool)
+        for _ in clients:
+            sums: State = {}
+            for part in islice(results, len(parts)):
+                assert isinstance(part, dict)
+                sums = self.job.metrics.merge(sums, part)
+            yield sums
 
     def validate(self, clients: Sequence[int], received: State) -> dict[int, State]:
         """The global model on what each client holds out to validate: counts of right ones by client that answers."""
@@ -80,5 +100,12 @@ class Engine(ABC):
         results = zip(steps, self.results(steps, received, bool), strict=True)
         return {step.client: result for step, result in results if isinstance(result, dict)}
 
-    def _steps(self, kind: Any, clients: Sequence[int]) -> list[Step]:
-        return [Step(kind, cost=len(self.job.partition.train[client]), client=client) for client in clients]
+    def test(self, clients: Sequence[int], received: State) -> dict[int, Values]:
+        """The global model on the test split of each client that answers."""
+        steps = [Step("test", cost=len(self.job.partition.test[client]), client=client) for client in clients]
+        results = self.results(steps, received, bool)
+        return {result.client: result.values for result in results if isinstance(result, Scored)}
+
+    def _steps(self, kind: Any, clients: Sequence[int], last: int) -> list[Step]:
+        parts = self.job.partition.train
+        return [Step(kind, cost=len(parts[client]), client=client, round=last) for client in clients]

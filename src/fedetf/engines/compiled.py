@@ -1,4 +1,4 @@
-"""``--compile``: a faster training step of the encoder, where that pays and can be done."""
+"""``engine.compile``: a faster training step of the encoder, where that pays and can be done."""
 
 import tempfile
 import time
@@ -17,6 +17,16 @@ Encode = Callable[[Tensor], Tensor]
 WORTH_SAYING = 5.0  # seconds
 
 
+def with_kernels(encoder: nn.Module, device: torch.device) -> Encode:
+    """The encoder with kernels of its own, if there are some for it; where they cannot be built, as it is."""
+    try:
+        if device.type == "cpu":
+            fused.enable(encoder)
+    except Exception as error:  # no compiler, or one that fails
+        _warn(error)
+    return encoder
+
+
 def compiled(encoder: nn.Module, example: Tensor) -> Encode:
     """The encoder with a faster training step; where that fails, the encoder as it is, with a warning.
 
@@ -28,9 +38,13 @@ def compiled(encoder: nn.Module, example: Tensor) -> Encode:
             return encoder
         return _by_torch(encoder, example)
     except Exception as error:  # no compiler, an encoder that cannot be traced: torch has many words for it
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        warnings.warn(f"the encoder cannot be compiled here and is used as it is ({reason})", stacklevel=2)
+        _warn(error)
         return encoder
+
+
+def _warn(error: Exception) -> None:
+    reason = str(error).strip().split("\n")[0] or type(error).__name__
+    warnings.warn(f"the encoder cannot be compiled here and is used as it is ({reason})", stacklevel=3)
 
 
 def _by_torch(encoder: nn.Module, example: Tensor) -> Encode:

@@ -85,7 +85,7 @@ def fork_server() -> ForkServer:
 
 def serve_forks(descriptor: int) -> None:
     """The life of the process: fork for each message, and end everything when the owner is gone."""
-    from fedetf.engines.processes import serve
+    from fedetf.engines.serving import serve
 
     owner = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a worker ended

@@ -62,8 +62,12 @@ class PrivateStates:
 
     def check(self, rounds: Mapping[int, int]) -> None:
         """Raise whatever is wrong with the files that a checkpoint names."""
-        for client, round in rounds.items():
-            load_checked(self._path(client, round))
+        for path in self.files(rounds):
+            load_checked(path)
+
+    def files(self, rounds: Mapping[int, int]) -> list[Path]:
+        """The files that a checkpoint names by client and round."""
+        return [self._path(client, round) for client, round in rounds.items()]
 
     def remove_others(self, needed: Collection[tuple[int, int]]) -> None:
         """Remove what a run that was cut short left behind; ``needed`` are the (client, round) of its checkpoints."""

@@ -1,13 +1,13 @@
-"""The process engine: persistent workers with one thread each, on the cores of this machine."""
+"""The process engine: persistent workers with one thread each, on the cores and the GPUs of this machine."""
 
 import contextlib
 import json
-import signal
 import sys
-import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import torch
 
@@ -17,42 +17,69 @@ from fedetf.engines.dispatch import in_order
 from fedetf.engines.forkserver import fork_server
 from fedetf.engines.job import Job
 from fedetf.engines.memory import Memory, flatten, restore, store, stored
+from fedetf.engines.placement import Placement
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Result, Step
-from fedetf.engines.wire import pack, pack_error, pack_result, pack_step, unpack, unpack_result, unpack_step
-from fedetf.engines.worker import Worker
-from fedetf.errors import RunError
+from fedetf.engines.wire import pack_model, pack_steps, unpack_results
+from fedetf.errors import OutOfMemory
 
 CPU = torch.device("cpu")
 BUFFERED = 64 * 2**20  # bytes of results that may wait for their turn
+TOGETHER = 8 * 2**20  # bytes of results that make one message
+
+
+@dataclass(frozen=True, eq=False)
+class Hand:
+    """A worker as its engine sees it."""
+
+    number: int  # of all that may be there; it says on which device it is
+    line: Connection
+    outbox: Memory  # where it puts its results
+
+    def close(self) -> None:
+        """Let go of it, which ends it."""
+        self.line.close()
+        self.outbox.close()
 
 
 class ProcessEngine(Engine):
-    """Steps run in worker processes. Images and the received model are in memory that all of them see."""
+    """Steps run in worker processes. Images and the received model are in memory that all of them see.
 
-    def __init__(self, job: Job, private: PrivateStates, workers: int):
+    A worker whose device has no memory left is let go, and the others do its steps.
+    """
+
+    def __init__(self, job: Job, private: PrivateStates, placement: Placement):
         super().__init__(job, private)
-        self._workers = workers
+        self._placement = placement
+        self._numbers = set(range(placement.workers or 1))  # of the workers that there can be
         self._job = store([json.dumps(sys.path).encode(), *flatten(job)])
         _use_shared_images(job, restore(stored(self._job)[1:]))
+        self._on_gpu: dict[torch.device, Any] = {}  # the images, once for each GPU
         self._received: Memory | None = None
         self._sent = 0  # how many models have been sent
-        self._idle: list[Connection] = []
-        self._busy: dict[Connection, int] = {}  # -> the place of the step
+        self._idle: list[Hand] = []
+        self._busy: dict[Connection, tuple[Hand, int, Sequence[Step]]] = {}  # who does what: the steps from a place on
+        self._again: list[tuple[int, Sequence[Step]]] = []  # of workers that were let go
 
     @property
     def device(self) -> torch.device:
-        """The CPU."""
+        """The CPU: uploads come through memory that all processes see."""
         return CPU
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """How many workers are on each device by now."""
+        return self._placement.to_json(sorted(self._numbers))
 
     def results(self, steps: Sequence[Step], received: State, tick: Tick) -> Iterator[Result]:
         """On as many workers as there are."""
         self._broadcast(received)
-        return in_order(self, steps, window(self._workers, received), tick)
+        return in_order(self, steps, *window(len(self._numbers), len(steps), received, tick))
 
     def close(self) -> None:
         """End the workers, whatever they are doing, and free the memory."""
         self._end_workers()
+        self._on_gpu.clear()
         self._job.close()
         if self._received is not None:
             self._received.close()
@@ -61,57 +88,101 @@ class ProcessEngine(Engine):
 
     def has_room(self) -> bool:
         """Whether a worker is free, or another can be started."""
-        return bool(self._idle) or len(self._busy) < self._workers
+        return bool(self._idle) or len(self._busy) < len(self._numbers)
 
-    def give(self, place: int, step: Step) -> None:
-        """Send a step to a free worker."""
-        message = pack_step(step, self.private.load(step.client), self._sent)
-        worker = self._free_worker()
-        self._busy[worker] = place
+    def give(self, place: int, steps: Sequence[Step]) -> None:
+        """Send steps to a free worker."""
+        message = pack_steps(steps, [self.private.load(step.client) for step in steps], self._sent)
+        hand = self._free_worker()
+        self._busy[hand.line] = hand, place, steps
         with contextlib.suppress(OSError):  # a worker that died is noticed in take
-            worker.send_bytes(message)
+            hand.line.send_bytes(bytes(message))
 
-    def take(self) -> tuple[int, Result | None]:
+    def take(self) -> tuple[int, list[Result] | None]:
         """Wait for the next worker that is done, or dead."""
-        worker = wait(list(self._busy))[0]
-        assert isinstance(worker, Connection)
-        place = self._busy.pop(worker)
-        try:
-            message = worker.recv_bytes()
-        except (EOFError, OSError):
-            worker.close()
-            return place, None
-        self._idle.append(worker)
-        return place, unpack_result(message)
+        while True:
+            line = wait(list(self._busy))[0]
+            assert isinstance(line, Connection)
+            hand, place, steps = self._busy.pop(line)
+            try:
+                size = int.from_bytes(line.recv_bytes(), "little")
+                whole = size <= len(hand.outbox.bytes)
+                message = bytearray(hand.outbox.bytes[:size]) if whole else bytearray(line.recv_bytes())
+            except (EOFError, OSError):
+                hand.close()
+                return place, None
+            self._idle.append(hand)
+            try:
+                results = unpack_results(message)
+            except OutOfMemory:
+                if len(self._numbers) == 1:
+                    raise
+                self._do_without(hand)
+                self._again.append((place, steps))
+                results = None
+            if self._again and self.has_room():
+                self.give(*self._again.pop())
+            if results is not None:
+                return place, results
 
-    def _free_worker(self) -> Connection:
+    def _do_without(self, hand: Hand) -> None:
+        """Let go of a worker for which there is no memory."""
+        self._idle.remove(hand)
+        hand.close()
+        if len(self._numbers) == self._placement.workers:
+            device = self._placement.device(hand.number)
+            warnings.warn(
+                f"{device} has not enough memory for so many workers; going on with fewer (result.json says how many)",
+                stacklevel=2,
+            )
+        self._numbers.remove(hand.number)
+
+    def _free_worker(self) -> Hand:
         while self._idle:
-            worker = self._idle.pop()
-            if not worker.poll():
-                return worker
-            worker.close()  # it has nothing to say, so this is its end
+            hand = self._idle.pop()
+            if not hand.line.poll():
+                return hand
+            hand.close()  # it has nothing to say, so this is its end
         assert self._received is not None
-        descriptors = [self._job.descriptor, self._received.descriptor]
+        number = min(self._numbers - {hand.number for hand, _, _ in self._busy.values()})
+        outbox = Memory.new(max(len(self._received.bytes), TOGETHER) + 2**16)
+        descriptors = [self._job.descriptor, self._received.descriptor, outbox.descriptor]
         try:
-            return fork_server().fork(descriptors)
+            line = fork_server().fork(descriptors)
         except OSError:  # the fork server died in this very moment; there will be another
-            return fork_server().fork(descriptors)
+            line = fork_server().fork(descriptors)
+        device = self._placement.device(number)
+        with contextlib.suppress(OSError):
+            line.send_bytes(str(device).encode())
+            line.send_bytes(self._images_on(device))
+        return Hand(number, line, outbox)
+
+    def _images_on(self, device: torch.device) -> bytes:
+        """Where a worker finds the images on a GPU; nothing for a CPU."""
+        if device.type == "cpu":
+            return b""
+        from fedetf.engines.gpu import OnGPU
+
+        if device not in self._on_gpu:
+            self._on_gpu[device] = OnGPU(self.job.dataset, device)
+        handles: bytes = self._on_gpu[device].handles()
+        return handles
 
     def _end_workers(self) -> None:
-        for worker in (*self._idle, *self._busy):
-            worker.close()
+        for hand in (*self._idle, *(hand for hand, _, _ in self._busy.values())):
+            hand.close()
         self._idle.clear()
         self._busy.clear()
+        self._again.clear()
 
     def _broadcast(self, received: State) -> None:
-        message = pack({}, received=received)
-        if self._received is None or len(message) + 8 > len(self._received.bytes):
+        message = pack_model(received)
+        if self._received is None or message.size > len(self._received.bytes):
             self._end_workers()  # those that know the old memory only
             if self._received is not None:
                 self._received.close()
-            self._received = Memory.new(len(message) + len(message) // 4 + 4096)
-        self._received.bytes[:8] = len(message).to_bytes(8, "little")
-        self._received.bytes[8 : 8 + len(message)] = message
+            self._received = Memory.new(message.size + message.size // 4 + 4096)
+        message.write_to(self._received.bytes)
         self._sent += 1
 
 
@@ -121,57 +192,11 @@ def _use_shared_images(job: Job, twin: Job) -> None:
         mine.x.set_(theirs.x)  # type: ignore[call-overload]  # torch's stubs lack it
 
 
-def window(workers: int, received: State) -> int:
-    """How many steps may be begun before the first of them is done, so that few enough results wait for their turn."""
-    return max(4 * workers, BUFFERED // max(nbytes(received), 1))
+def window(workers: int, steps: int, received: State, tick: Tick) -> tuple[int, Tick, int]:
+    """How many steps may be begun before the first of them is done, and how many make one message.
 
-
-# --- the worker's side ------------------------------------------------------------------------------------------------
-
-
-class Answering:
-    """A worker behind messages: takes a packed step, gives the packed result. An error is a result as well."""
-
-    def __init__(self, job: Job):
-        torch.set_num_threads(job.settings.engine.threads)
-        self._job = job
-        self._worker: Worker | None = None
-        self._received, self._known = State(), 0
-
-    def answer(self, message: bytes, sent_model: Callable[[], bytes]) -> bytes:
-        """Do a step; ``sent_model`` gives the packed model that it starts from, and is asked when that is a new one."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                step, private, sent = unpack_step(message)
-                if sent != self._known:
-                    self._received, self._known = unpack(sent_model())[1]["received"], sent
-                self._worker = self._worker or Worker(self._job, CPU)
-                result = self._worker.perform(step, self._received, private)
-                warned = [str(w.message) for w in caught if not issubclass(w.category, DeprecationWarning)]
-                return pack_result(result, warned)
-            except Exception as error:  # it is raised again where the run is
-                return pack_error(error, traceback.format_exc())
-
-
-def serve(connection: int, job_memory: int, received_memory: int) -> None:
-    """The life of a worker process: answer until the owner is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    owner = Connection(connection)
-    path, *parts = stored(Memory(job_memory))
-    sys.path[:] = json.loads(bytes(path))  # the user's own modules are where the owner finds them
-    received = Memory(received_memory).bytes
-    answering: Answering | None = None
-
-    def sent_model() -> bytes:
-        return bytes(received[8 : 8 + int.from_bytes(received[:8], "little")])
-
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            message = owner.recv_bytes()
-            try:
-                answering = answering or Answering(restore(parts))
-            except Exception as error:  # the user's own code could not be loaded here
-                owner.send_bytes(pack_error(RunError(f"a worker cannot load the run: {error}"), traceback.format_exc()))
-            else:
-                owner.send_bytes(answering.answer(message, sent_model))
+    Few enough results wait for their turn, and every worker gets several messages, so that all end at the same time.
+    """
+    size = max(nbytes(received), 1)
+    together = min(steps // (8 * workers), TOGETHER // size)
+    return max(4 * workers, BUFFERED // size), tick, max(together, 1)

@@ -24,10 +24,12 @@ from fedetf.engines.dispatch import in_order
 from fedetf.engines.forkserver import KEEP_MEMORY
 from fedetf.engines.job import Job
 from fedetf.engines.memory import flatten, restore
+from fedetf.engines.placement import Placement
 from fedetf.engines.private import PrivateStates
-from fedetf.engines.processes import CPU, Answering, window
+from fedetf.engines.processes import CPU, window
+from fedetf.engines.serving import Answering
 from fedetf.engines.steps import Result, Step
-from fedetf.engines.wire import pack, pack_step, unpack_result
+from fedetf.engines.wire import pack_model, pack_steps, unpack_results
 from fedetf.errors import UserError
 from fedetf.redact import public_address, redacted
 
@@ -42,30 +44,35 @@ class RayEngine(Engine):
     with the driver, so that nothing of the run is lost with a node.
     """
 
-    def __init__(self, job: Job, private: PrivateStates, workers: int | None, address: str | None):
+    def __init__(self, job: Job, private: PrivateStates, placement: Placement, address: str | None):
         super().__init__(job, private)
-        self._asked = workers
+        self._placement, self._asked = placement, placement.workers
         if not ray.is_initialized():
-            _connect(address, workers)
+            _connect(address, placement.workers)
         self._job = ray.put([np.frombuffer(part, np.uint8) for part in flatten(job)])
         self._received: Any = None  # reference to the model that the current steps start from
         self._sent = 0
         self._limit = 1
         self._idle: list[Any] = []
         self._seen: set[Any] = set()  # actors that have answered, and so have a core
-        self._busy: dict[Any, tuple[Any, int]] = {}  # reference to the result -> actor, place of the step
+        self._busy: dict[Any, tuple[Any, int]] = {}  # reference to the result -> actor, place of its steps
 
     @property
     def device(self) -> torch.device:
         """The CPU."""
         return CPU
 
+    @property
+    def placement(self) -> dict[str, Any]:
+        """As many actors as the cluster had room for last."""
+        return self._placement.to_json(range(self._limit))
+
     def results(self, steps: Sequence[Step], received: State, tick: Tick) -> Iterator[Result]:
         """On as many actors as the cluster has cores by now."""
-        self._received = ray.put(np.frombuffer(pack({}, received=received), np.uint8))
+        self._received = ray.put(np.frombuffer(bytes(pack_model(received)), np.uint8))
         self._sent += 1
         self._limit = self._workers()
-        return in_order(self, steps, window(self._limit, received), tick)
+        return in_order(self, steps, *window(self._limit, len(steps), received, tick))
 
     def close(self) -> None:
         """End the actors. Ray itself stays for the next run, and ends with the program."""
@@ -80,13 +87,18 @@ class RayEngine(Engine):
         """Whether an actor is free, or another can be started."""
         return bool(self._idle) or len(self._busy) < self._limit
 
-    def give(self, place: int, step: Step) -> None:
-        """Send a step to a free actor."""
-        actor = self._idle.pop() if self._idle else _Actor.remote(sys.path, self._job)  # type: ignore[attr-defined]  # Ray adds it
-        message = pack_step(step, self.private.load(step.client), self._sent)
-        self._busy[actor.answer.remote(message, self._received)] = actor, place
+    def give(self, place: int, steps: Sequence[Step]) -> None:
+        """Send steps to a free actor."""
+        actor = self._idle.pop() if self._idle else self._new_actor()
+        message = pack_steps(steps, [self.private.load(step.client) for step in steps], self._sent)
+        self._busy[actor.answer.remote(bytes(message), self._received)] = actor, place
 
-    def take(self) -> tuple[int, Result | None]:
+    def _new_actor(self) -> Any:
+        device = self._placement.devices[0]
+        needs = {"num_gpus": self._share()} if device.type == "cuda" else {}
+        return _Actor.options(**needs).remote(sys.path, self._job, str(device))  # type: ignore[attr-defined]  # Ray's
+
+    def take(self) -> tuple[int, list[Result] | None]:
         """Wait for the next actor that is done, or lost."""
         done: list[Any] = []
         while not done:
@@ -106,7 +118,7 @@ class RayEngine(Engine):
             return place, None
         self._idle.append(actor)
         self._seen.add(actor)
-        return place, unpack_result(message)
+        return place, unpack_results(bytearray(message))
 
     def _homeless(self) -> Any:
         """A step whose actor waits for a core that the cluster has lost, if there is one; another must do it."""
@@ -116,21 +128,33 @@ class RayEngine(Engine):
         return next((step for step, (actor, _) in self._busy.items() if actor not in self._seen), None)
 
     def _workers(self) -> int:
-        cores = sum(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
-        return max(min(self._asked or cores, cores), 1)
+        most = int(self._total("CPU"))
+        if self._placement.devices[0].type == "cuda":
+            most = min(most, int(self._total("GPU") / self._share() + 1e-6))
+        return max(min(self._asked or most, most), 1)
+
+    def _share(self) -> float:
+        """What part of a GPU an actor asks for: so much that all of them have room, and no more than one."""
+        gpus = self._total("GPU")
+        return min(1.0, gpus / self._asked) if self._asked and gpus else 1.0
+
+    @staticmethod
+    def _total(kind: str) -> float:
+        """What the living nodes of the cluster have of something."""
+        return float(sum(node["Resources"].get(kind, 0) for node in ray.nodes() if node["Alive"]))
 
 
 @ray.remote(num_cpus=1, runtime_env={"env_vars": KEEP_MEMORY})
 class _Actor:
     """A worker in the cluster."""
 
-    def __init__(self, path: list[str], job: list[Bytes]):
+    def __init__(self, path: list[str], job: list[Bytes], device: str):
         sys.path += [place for place in path if place not in sys.path]  # the user's own modules, where they are shared
-        self._answering = Answering(restore(job))
+        self._answering = Answering(restore(job), torch.device(device))
 
     def answer(self, message: bytes, received: Bytes) -> bytes:
-        """Do a step."""
-        return self._answering.answer(message, received.tobytes)
+        """Do some steps."""
+        return bytes(self._answering.answer(message, lambda: bytearray(received)))
 
 
 def _connect(address: str | None, workers: int | None) -> None:

@@ -1,12 +1,14 @@
 """The serial engine: one step after the other, in this process."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
 from fedetf.core.state import State, clone
 from fedetf.engines.base import Engine, Tick
 from fedetf.engines.job import Job
+from fedetf.engines.placement import Placement
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Result, Step
 from fedetf.engines.worker import Worker
@@ -23,6 +25,11 @@ class SerialEngine(Engine):
     def device(self) -> torch.device:
         """Where the one worker is."""
         return self._worker.device
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """One worker on one device."""
+        return Placement("serial", (self.device,), 1).to_json([0])
 
     def close(self) -> None:
         """Nothing is held."""

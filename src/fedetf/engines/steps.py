@@ -7,21 +7,26 @@ from fedetf.core.state import State
 from fedetf.methods import Upload
 from fedetf.metrics import Values
 
+NOBODY = -1  # the client of a step that concerns the global model
+
 
 @dataclass(frozen=True)
 class Step:
     """One piece of work that any worker can do."""
 
-    kind: Literal["train", "summarise", "personalise", "evaluate", "validate"]
+    kind: Literal["train", "summarise", "personalise", "evaluate", "validate", "test"]
     cost: int  # how much work it is, in images
-    client: int = -1  # for all but evaluate
-    round: int = 0  # for train
+    client: int = NOBODY  # whose step it is; for evaluate, whose own model is meant
+    round: int = 0  # for train; for summarise and personalise the last one, 0 being that of the settings
+    pooled: int | None = None  # for train: of all clients' samples, the number that an epoch sees; None: its own
+    passes: int = 0  # for train on all clients' samples: about how many are trained on, epochs counted
     start: int = 0  # for evaluate: this part of the test set
     stop: int = 0
 
     def __str__(self) -> str:
         what = {"train": f"round {self.round}", "evaluate": f"evaluation of images {self.start} to {self.stop}"}
-        where = {"summarise": "statistics", "personalise": "personal stage", "validate": "validation"}
+        where = {"summarise": "statistics", "personalise": "personal stage"}
+        where |= {"validate": "validation", "test": "test of the global model"}
         client = f"client {self.client}, " if self.client >= 0 else ""
         return client + {**what, **where}[self.kind]
 
@@ -48,6 +53,14 @@ class Personal:
     validation: float | None = None  # accuracy on what it held out of its training split; None if that is nothing
 
 
+@dataclass
+class Scored:
+    """What was measured of the global model on the test split of one client."""
+
+    client: int
+    values: Values  # nothing if the split is empty
+
+
 @dataclass(frozen=True)
 class Missing:
     """A step of which nothing came: its client was away, late, or failed. The run goes on without it."""
@@ -57,4 +70,5 @@ class Missing:
     refused: bool = False  # an update arrived but was rejected
 
 
-Result = Trained | State | Personal | Missing  # of train; of summarise, evaluate and validate; of personalise; of none
+# Of train; of summarise, evaluate and validate; of personalise; of test; of none.
+Result = Trained | State | Personal | Scored | Missing

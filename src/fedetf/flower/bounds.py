@@ -15,9 +15,10 @@ from fedetf.errors import UserError
 from fedetf.files import UnfitFile, is_file, read_json, write_whole
 from fedetf.flower.federate import Federate
 from fedetf.runs.records import Count, fitting
+from fedetf.settings import TrainSettings
 
 TIMES = 10  # the median, if the settings give no number
-PASSES = 100  # over its samples for each of train.epochs, at most: methods may train in several phases
+PHASES = 100  # at most, each of train.epochs or train.steps: methods may train in several
 
 
 class Bounds(BaseModel):
@@ -33,8 +34,8 @@ class SampleBound:
     samples do not count in the median.
     """
 
-    def __init__(self, folder: Path, federate: Federate, epochs: int):
-        self._path, self._epochs = folder / "bounds.json", epochs
+    def __init__(self, folder: Path, federate: Federate, train: TrainSettings):
+        self._path, self._train = folder / "bounds.json", train
         self.samples: float = federate.max_samples or (self._kept() if is_file(self._path) else math.inf)
 
     def find(self, reported: Iterable[int]) -> None:
@@ -50,7 +51,7 @@ class SampleBound:
         if samples > self.samples:
             most = f"at most {self.samples} are allowed"
             return f"it reports {samples} samples, {most}; if that is right, set max-samples in pyproject.toml"
-        if images > PASSES * self._epochs * samples:
+        if images > PHASES * self._train.images(samples):
             return f"it reports to have trained on {images} images, which is too many for its {samples} samples"
         return None
 

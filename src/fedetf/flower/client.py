@@ -8,9 +8,10 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedetf.errors import RunError, StepError, UserError, printable
+from fedetf.flower.describe import DESCRIBE, answer, asked_client, note_of
 from fedetf.flower.federate import Federate
-from fedetf.flower.messages import from_records, pack_answer
-from fedetf.flower.site import Site, node_settings
+from fedetf.flower.messages import from_records, inputs_of, pack_answer
+from fedetf.flower.site import Site, node_settings, site_sums
 
 FAILED = 2  # Flower's code for an error in a ClientApp
 LOG = logging.getLogger("flwr")
@@ -36,12 +37,17 @@ class SiteApp(ClientApp):
     def _perform(self, message: Message, context: Context) -> RecordDict:
         began = time.perf_counter()
         federate = Federate.of(context.run_config)
-        step, order, received = from_records(message)
         node = node_settings(context.node_config)
-        site = Site(federate, federate.settings(self._settings, node.trust_code), order.client, node)
-        answer = pack_answer(site.perform(step, order, received))
+        settings = federate.settings(self._settings, node.trust_code)
+        if message.metadata.message_type == DESCRIBE:
+            return answer(site_sums(federate, settings, asked_client(message), node.data))
+        step, order, received = from_records(message)
+        told = inputs_of(message)
+        note = None if told is None else note_of(told, "the server's note on inputs")
+        site = Site(federate, settings, order.client, node, note)
+        packed = pack_answer(site.perform(step, order, received))
         LOG.info("%s: done in %.1f s", step, time.perf_counter() - began)
-        return answer
+        return packed
 
 
 def client_app(settings: Path) -> ClientApp:

@@ -15,12 +15,13 @@ from fedetf.core.soundness import defect, too_large
 from fedetf.core.state import State, nbytes
 from fedetf.engines.base import Engine, Tick
 from fedetf.engines.job import Job
-from fedetf.engines.make import find_device
-from fedetf.engines.steps import Missing, Personal, Result, Step, Trained
+from fedetf.engines.placement import find_device
+from fedetf.engines.steps import Missing, Personal, Result, Scored, Step, Trained
 from fedetf.engines.worker import Worker, sent_parameters
 from fedetf.errors import RunError, printable
 from fedetf.flower.arrays import to_arrays
 from fedetf.flower.bounds import SampleBound, impossible
+from fedetf.flower.describe import to_json
 from fedetf.flower.federate import Federate
 from fedetf.flower.messages import TYPES, Order, to_records, unpack_answer
 from fedetf.flower.privacy import PrivacyLedger
@@ -61,6 +62,8 @@ class FlowerEngine(Engine):
         self._sizes = Sizes(len(job.dataset.classes), net.features, sent_parameters(job.method, net))
         self._most = MARGIN + 2 * self._largest()
         self._notes = job.method.personal_notes(job.settings.personal)
+        note = job.dataset.note
+        self._inputs = None if note is None else to_json(note)
         self._complete = False  # whether the sites were waited for
 
     @property
@@ -76,7 +79,8 @@ class FlowerEngine(Engine):
         if not steps:
             return
         if steps[0].kind == "evaluate":
-            yield from (self._worker.perform(step, received, {}) for step in steps)
+            model = dict(received)  # the server changes its own in place; the worker knows a model by its dict
+            yield from (self._worker.perform(step, model, {}) for step in steps)
             return
         answers = self._ask(steps, received, tick)
         if steps[0].kind == "train":
@@ -84,16 +88,16 @@ class FlowerEngine(Engine):
         for step in steps:
             yield answers[step.client]
 
-    def summarise(self, clients: Sequence[int], received: State) -> Iterator[State]:
+    def summarise(self, clients: Sequence[int], received: State, last: int = 0) -> Iterator[State]:
         """What those send who answer."""
-        there = [result for result in super().summarise(clients, received) if isinstance(result, dict)]
+        there = [result for result in super().summarise(clients, received, last) if isinstance(result, dict)]
         if len(there) < self.fewest:
             raise RunError(f"after the last round {len(there)} sites answered, at least {self.fewest} are needed")
         return iter(there)
 
-    def personalise(self, clients: Sequence[int], received: State) -> Iterator[Personal]:
+    def personalise(self, clients: Sequence[int], received: State, last: int = 0) -> Iterator[Personal]:
         """The accuracies of those who answer; their models stay with them."""
-        return (result for result in super().personalise(clients, received) if isinstance(result, Personal))
+        return (result for result in super().personalise(clients, received, last) if isinstance(result, Personal))
 
     def _ask(self, steps: Sequence[Step], received: State, tick: Tick) -> dict[int, Result]:
         """Send each step to its site and wait for the answers, client -> what came of it."""
@@ -126,7 +130,7 @@ class FlowerEngine(Engine):
         model = to_arrays(received)
         messages = [
             Message(
-                to_records(self._order(step), model),
+                to_records(self._order(step), model, self._inputs),
                 dst_node_id=nodes[step.client].id,
                 message_type=TYPES[step.kind],
                 ttl=self._federate.deadline,
@@ -189,7 +193,9 @@ class FlowerEngine(Engine):
             return problem or too_large(result, self._shared(received), max_ratio)
         if isinstance(result, Personal) and len(result.curve) not in (0, self._notes):  # none: nothing is held out
             return f"its curve has {len(result.curve)} steps, not {self._notes}"
-        if isinstance(result, Personal) and not result.measures.keys() <= set(self.job.metrics.personal.names):
+        measured = result.measures if isinstance(result, Personal) else {}
+        measured = result.values if isinstance(result, Scored) else measured
+        if not measured.keys() <= set(self.job.metrics.personal.names):
             return "it measures what was not asked for"
         return None
 

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from fedetf.config import resolve, validated
 from fedetf.errors import UserError
-from fedetf.settings import Count, NonNegative, Positive, Section, Settings
+from fedetf.settings import Count, DataSettings, NonNegative, Positive, Section, Settings, SystemSettings
 
 
 def _words(value: Any) -> Any:
@@ -17,7 +17,7 @@ def _words(value: Any) -> Any:
 
 
 def _sizes(value: Any) -> Any:
-    return value.lower().split("x") if isinstance(value, str) else value
+    return (value.lower().split("x") if value.strip() else None) if isinstance(value, str) else value
 
 
 def underscored(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,8 @@ class Federate(Section):
 
     sites: Names = Field(min_length=1)  # as `flwr supernode register --name` calls them; the order gives the numbers
     classes: Names = Field(min_length=2)  # the order gives the labels
-    shape: Annotated[tuple[Count, Count, Count], BeforeValidator(_sizes)]  # of an image: channels x height x width
+    # Of an image: channels x height x width; "" for other kinds of data, whose sites tell what they hold.
+    shape: Annotated[tuple[Count, Count, Count] | None, BeforeValidator(_sizes)] = None
     out: str = Field(min_length=1)  # the run folder, seen from where the SuperLink was started
     test: str = ""  # the server's own test set: a folder, or the name of the dataset in the settings; "": none
     min_sites: Count = 1  # fewer sound updates in a round end the run
@@ -64,4 +65,9 @@ class Federate(Section):
         settings = resolve(str(source), given, trust_code)
         if settings.engine.checkpoint != 1:
             raise UserError("engine.checkpoint must be 1: a site keeps what belongs to the last two rounds, no more")
+        for key in ("shift", "label_noise", "imbalance"):
+            if getattr(settings.data, key) != DataSettings.model_fields[key].default:
+                raise UserError(f"data.{key} is for simulations; real sites have their own data: leave it out")
+        if settings.system != SystemSettings():
+            raise UserError("system.* is for simulations; real sites fail and lag by themselves: leave it out")
         return settings

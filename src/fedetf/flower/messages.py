@@ -4,6 +4,7 @@ What arrives is checked at both ends; a RunError says in one line what is wrong 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -12,17 +13,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, MetricRec
 
 from fedetf.core.server import Upload
 from fedetf.core.state import State
-from fedetf.engines.steps import Personal, Result, Step, Trained
+from fedetf.engines.steps import Personal, Result, Scored, Step, Trained
 from fedetf.errors import RunError, printable
+from fedetf.files import parse_json
 from fedetf.flower.arrays import to_arrays, to_state
-from fedetf.metrics import Values
+from fedetf.metrics import Accuracy, Values
 
 Metrics = dict[str, MetricRecordValues]
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
-TYPES = {"train": "train"} | {kind: f"query.{kind}" for kind in ("summarise", "personalise", "validate")}
+TYPES = {"train": "train"} | {kind: f"query.{kind}" for kind in ("summarise", "personalise", "validate", "test")}
 MOST_EPOCHS = 1e6  # of a personal stage
-MEASURE = "measure."  # before the names of what is measured of a personal model besides its accuracy
+ACCURACY = Accuracy.name
+MEASURE = "measure."  # before the names of what is measured on a site's test split
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,22 @@ class Order:
     accepted: int  # the round of the client's last update that the server folded in; 0: none
 
 
-def to_records(order: Order, received: ArrayRecord) -> RecordDict:
-    """A request."""
-    return RecordDict({"order": ConfigRecord(dict(vars(order))), "model": received})
+def to_records(order: Order, received: ArrayRecord, inputs: str | None = None) -> RecordDict:
+    """A request; ``inputs`` says how they are prepared, where the sites were asked."""
+    records = RecordDict({"order": ConfigRecord(dict(vars(order))), "model": received})
+    if inputs is not None:
+        records["inputs"] = ConfigRecord({"json": inputs})
+    return records
+
+
+def inputs_of(message: Message) -> Any:
+    """How inputs are prepared, as the request says; None if it does not."""
+    if "inputs" not in message.content:
+        return None
+    text = _record(message.content, "inputs", ConfigRecord).get("json")
+    if not isinstance(text, str):
+        raise RunError("it holds no inputs")
+    return parse_json(text, "the server's note on inputs")
 
 
 def from_records(message: Message) -> tuple[Step, Order, State]:
@@ -45,7 +61,7 @@ def from_records(message: Message) -> tuple[Step, Order, State]:
     kinds = {name: kind for kind, name in TYPES.items()}
     kind = kinds.get(message.metadata.message_type)
     if kind is None or not message.has_content():
-        raise RunError(f"no step of fedetf: {message.metadata.message_type}")
+        raise RunError(f"not a step of fedetf: {message.metadata.message_type}")
     order = _order(_record(message.content, "order", ConfigRecord))
     step = Step(kind, cost=0, client=order.client, round=order.round)  # type: ignore[arg-type]  # a key of TYPES
     return step, order, to_state(_record(message.content, "model", ArrayRecord))
@@ -61,27 +77,37 @@ def pack_answer(result: Result) -> RecordDict:
         return RecordDict({"upload": to_arrays(upload.state), "metrics": MetricRecord(metrics)})
     if isinstance(result, Personal):
         personal = {"accuracy": result.accuracy, "curve": result.curve or None, "epochs": result.epochs}
-        personal["validation"] = result.validation
-        personal |= {f"{MEASURE}{name}": value for name, value in result.measures.items()}
-        known: Metrics = {name: value for name, value in personal.items() if value is not None}
-        return RecordDict({"metrics": MetricRecord(known)})
+        return _numbers({**personal, "validation": result.validation}, result.measures)
+    if isinstance(result, Scored):
+        return _numbers({}, result.values)
     assert isinstance(result, dict)
     return RecordDict({"summary": to_arrays(result)})
 
 
+def _numbers(metrics: Mapping[str, Any], measures: Values) -> RecordDict:
+    """What a site tells in numbers; what it does not have is left out."""
+    measured = {f"{MEASURE}{name}": value for name, value in measures.items()}
+    known = {name: value for name, value in {**metrics, **measured}.items() if value is not None}
+    return RecordDict({"metrics": MetricRecord(known)})
+
+
 def unpack_answer(step: Step, content: RecordDict, device: torch.device, most: int) -> Result:
-    """What a site sent, if its arrays have at most so many bytes."""
+    """What a site sent, if its arrays have at most ``most`` bytes."""
     if step.kind in ("summarise", "validate"):
         return _tensors(content, "summary", device, most)
     metrics = _record(content, "metrics", MetricRecord)
     if step.kind == "personalise":
-        accuracy, validation = (_number(metrics, n, 1) if n in metrics else None for n in ("accuracy", "validation"))
+        names = ("accuracy", "validation")
+        accuracy, validation = (_number(metrics, name, 1) if name in metrics else None for name in names)
         given = metrics.get("curve", [])
         if not isinstance(given, list):
-            raise RunError("its curve is no list")
+            raise RunError("its curve is not a list")
         curve = [_checked(value, "curve", 1) for value in given]
         epochs = _number(metrics, "epochs", MOST_EPOCHS)
         return Personal(step.client, accuracy, curve, epochs, {}, _measures(metrics), validation)
+    if step.kind == "test":
+        values = _measures(metrics)
+        return Scored(step.client, {**values, ACCURACY: _checked(values[ACCURACY], ACCURACY, 1)} if values else {})
     samples, images = (_count(metrics, name) for name in ("samples", "images"))
     loss = metrics.get("loss")
     if not isinstance(loss, float):
@@ -120,7 +146,7 @@ def _measures(metrics: MetricRecord) -> Values:
     for name, value in metrics.items():
         if name.startswith(MEASURE):
             if not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise RunError(f"what it calls {printable(name)} is no number")
+                raise RunError(f"its {printable(name)} is not a number")
             values[name.removeprefix(MEASURE)] = float(value)
     return values
 
@@ -131,12 +157,12 @@ def _number(metrics: MetricRecord, name: str, most: float) -> float:
 
 def _checked(value: Any, name: str, most: float) -> float:
     if type(value) not in (int, float) or not 0 <= value <= most:  # NaN is neither
-        raise RunError(f"its {name} is no number from 0 to {most:g}")
+        raise RunError(f"its {name} is not a number from 0 to {most:g}")
     return float(value)
 
 
 def _count(metrics: MetricRecord, name: str) -> int:
     value = metrics.get(name)
     if type(value) is not int or value < 0:
-        raise RunError(f"{name} is no count")
+        raise RunError(f"{name} is not a count")
     return value

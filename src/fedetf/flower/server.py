@@ -4,6 +4,7 @@ import json
 import logging
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,21 +16,26 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedetf.api import execute, go_on
 from fedetf.config import resolve
 from fedetf.data import Dataset, Partition, Samples, load_dataset, load_share
+from fedetf.data.kinds import Note
 from fedetf.engines.job import Job
-from fedetf.errors import RunError, UserError, printable
+from fedetf.errors import RunError, StepError, UserError, printable
 from fedetf.federation import Federation, Listener
 from fedetf.files import is_file, read_json, write_whole
 from fedetf.flower.bounds import SampleBound
+from fedetf.flower.describe import KeptNote, described
 from fedetf.flower.engine import FlowerEngine
 from fedetf.flower.federate import Federate
 from fedetf.flower.privacy import PrivacyLedger
-from fedetf.methods import Server, check_private
+from fedetf.flower.site import check_agreed, is_named
+from fedetf.methods import Server, check_federated, check_private
 from fedetf.outcome import Outcome, Round
 from fedetf.runs.read import is_done
 from fedetf.runs.records import fitting
 from fedetf.settings import Settings
 
 LOG = logging.getLogger("flwr")
+EXPECTED = (UserError, RunError, OSError)  # a full disk too
+NO_TEST = "nothing: the server has no test set"
 
 
 def server_app(settings: Path) -> ServerApp:
@@ -41,12 +47,27 @@ def server_app(settings: Path) -> ServerApp:
         try:
             federate = Federate.of(context.run_config)
             chosen = federate.settings(settings, federate.trust_code)
-            serve(server_job(federate, chosen), federate, grid)
-        except (UserError, RunError) as error:
+            serve(server_job(federate, chosen, grid), federate, grid)
+        except EXPECTED as error:
             LOG.error("error: %s", printable(str(error)))
             raise
 
+    LOG.addFilter(_WITHOUT_TRACEBACK)
     return app
+
+
+class WithoutTraceback(logging.Filter):
+    """Flower logs what a ServerApp raises with a traceback; of an error that is said in one line, it is left out."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record through."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, EXPECTED) and not isinstance(error, StepError):
+            record.exc_info = None
+        return True
+
+
+_WITHOUT_TRACEBACK = WithoutTraceback()
 
 
 def serve(job: Job, federate: Federate, grid: Grid) -> None:
@@ -54,9 +75,10 @@ def serve(job: Job, federate: Federate, grid: Grid) -> None:
     folder = Path(federate.out).expanduser()
     if is_done(folder):
         raise UserError(f"the run in {folder} is finished; give another: flwr run . --run-config 'out=\"...\"'")
-    bound = SampleBound(folder, federate, job.settings.train.epochs)
+    bound = SampleBound(folder, federate, job.settings.train)
     engine = FlowerEngine(job, federate, grid, PrivacyLedger(folder, job.settings.update), bound)
-    listeners: list[Listener] = [RunId(folder, federate, engine), RoundLog(federate.sites)]
+    note = KeptNote(folder, job.dataset.note)
+    listeners: list[Listener] = [RunId(folder, federate, engine), note, RoundLog(federate.sites)]
     if job.settings.update.noise:
         check_private(job.method)
     if not is_file(folder / "config.toml"):
@@ -68,23 +90,36 @@ def serve(job: Job, federate: Federate, grid: Grid) -> None:
     go_on(job, folder, listeners, engine)
 
 
-def server_job(federate: Federate, settings: Settings) -> Job:
-    """The job as the server sees it: a test set, and as many clients as there are sites."""
-    test = _test_set(federate, settings)
-    dataset = Dataset(test, test, federate.classes, share=True)
-    partition = Partition.of_sites(federate.sites, federate.classes)
-    return Job.make(settings, dataset, partition)
+def server_job(federate: Federate, settings: Settings, grid: Grid | None = None) -> Job:
+    """The job as the server sees it: a test set, and as many clients as there are sites.
+
+    ``grid``: by which they are asked what preparing their data takes; for images nobody is.
+    """
+    partition = Partition.of_sites(federate.sites, federate.classes, settings.data.unseen, settings.seed)
+    if federate.shape is None and grid is None:
+        raise UserError("shape in pyproject.toml must say how large images are: channels x height x width")
+    note = None if grid is None or federate.shape else described(federate, settings.data, partition.seen, grid)
+    test, source = _test_set(federate, settings, note)
+    dataset = Dataset(test, test, federate.classes, share=True, note=note, held_out=source)
+    job = Job.make(settings, dataset, partition)
+    check_federated(job.method)
+    return job
 
 
-def _test_set(federate: Federate, settings: Settings) -> Samples:
-    if not federate.test:  # one blank image, which says what the net must take; it is never looked at
-        return Samples(torch.zeros(1, *federate.shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
-    if federate.test == settings.data.name and not Path(federate.test).is_dir():
+def _test_set(federate: Federate, settings: Settings, note: Note | None) -> tuple[Samples, str]:
+    """The server's own test set, and where it comes from."""
+    if not federate.test:  # one blank input, which says what the net must take; it is never looked at
+        shape, dtype = (federate.shape or (), torch.uint8) if note is None else (note.shape, note.dtype)
+        return Samples(torch.zeros(1, *shape, dtype=dtype), torch.zeros(1, dtype=torch.int64)), NO_TEST
+    if is_named(settings, federate.test):
         dataset = load_dataset(settings.data, settings.seed)
-        if dataset.classes != federate.classes or dataset.shape != federate.shape:
-            raise UserError(f"classes and shape in pyproject.toml are not those of {federate.test}")
-        return dataset.test
-    return load_share(Path(federate.test).expanduser(), federate.classes, federate.shape, settings.data)
+        check_agreed(dataset, federate, federate.test)
+        samples, read = dataset.test, dataset.note
+    else:
+        samples, read = load_share(Path(federate.test).expanduser(), federate.classes, federate.shape, settings.data)
+    if read is not None and note is not None:
+        samples = replace(samples, x=read.recoded(samples.x, note))
+    return samples, "a test set of the server's own"
 
 
 class RunName(BaseModel):

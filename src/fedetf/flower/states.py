@@ -9,7 +9,7 @@ from fedetf.errors import RunError
 from fedetf.files import is_file, matching, move, remove
 
 PENDING, ACCEPTED = (re.compile(rf"{kind}-\d{{5,}}\.safetensors") for kind in ("round", "accepted"))
-KEPT = 2  # so many accepted states: the server may go back to its last checkpoint but one
+KEPT = 2  # accepted states: the server may go back to its last checkpoint but one
 
 
 class RoundsOnly(PrivateStates):

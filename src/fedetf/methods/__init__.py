@@ -7,10 +7,12 @@ from fedetf.config import validated
 from fedetf.core.forms import LikeParameters, Rows, Vector
 from fedetf.core.server import Server, Upload
 from fedetf.errors import UserError
+from fedetf.methods.apfl import APFL
 from fedetf.methods.authors import AUTHORS
-from fedetf.methods.base import Method, Scope, check_private
+from fedetf.methods.base import Method, Scope, check_federated, check_private
 from fedetf.methods.ccvr import CCVR
 from fedetf.methods.ditto import Ditto
+from fedetf.methods.fedala import FedALA
 from fedetf.methods.fedavg import FedAvg
 from fedetf.methods.fedbabu import FedBABU
 from fedetf.methods.fedbn import FedBN
@@ -34,7 +36,11 @@ from fedetf.methods.fedrod import FedRoD
 from fedetf.methods.fedrs import FedRS
 from fedetf.methods.feduv import FedUV
 from fedetf.methods.lgfedavg import LGFedAvg
+from fedetf.methods.local import Local
 from fedetf.methods.moon import MOON
+from fedetf.methods.perfedavg import PerFedAvg
+from fedetf.methods.pfedme import PFedMe
+from fedetf.methods.pooled import Pooled
 from fedetf.methods.scaffold import SCAFFOLD
 from fedetf.methods.spherefed import SphereFed
 from fedetf.plugins import Registry
@@ -45,8 +51,9 @@ _FIXED_CLASSIFIERS = (FedBABU, SphereFed, FedGELA, FedDrPlus)
 _LOSSES = (FedLC, FedRS, FedDecorr, FedUV, FedNTD)
 _FEATURES = (MOON, FedFM, FedFA)
 _CLASSICS = (SCAFFOLD, FedNova, FedPVR)
-_PERSONAL = (FedPer, FedBN, LGFedAvg)
-_ALL = (*_PAPER, *_FIXED_CLASSIFIERS, *_LOSSES, *_FEATURES, *_CLASSICS, *_PERSONAL)
+_PERSONAL = (FedPer, FedBN, LGFedAvg, FedALA, APFL, PFedMe, PerFedAvg)
+_REFERENCES = (Local, Pooled)
+_ALL = (*_PAPER, *_FIXED_CLASSIFIERS, *_LOSSES, *_FEATURES, *_CLASSICS, *_PERSONAL, *_REFERENCES)
 METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 
 __all__ = [
@@ -58,6 +65,7 @@ __all__ = [
     "Server",
     "Upload",
     "Vector",
+    "check_federated",
     "check_private",
     "find_method",
     "is_method",
@@ -71,10 +79,10 @@ def make_method(section: Mapping[str, Any], fidelity: str = "paper", own: type[M
     """The method that a ``method.*`` section of the settings describes; ``own`` is its class if it is at hand."""
     numbers = dict(section)
     name = numbers.pop("name")
-    found = own or find_method(name)
-    if fidelity == "authors" and found is METHODS.get(name):
-        found = AUTHORS.get(name, found)
-    return validated(found, numbers, "method")
+    kind = own or find_method(name)
+    if fidelity == "authors" and kind is METHODS.get(name):
+        kind = AUTHORS.get(name, kind)
+    return validated(kind, numbers, "method")
 
 
 def method_of(settings: Settings, own: type[Method] | None = None) -> Method:
@@ -92,10 +100,10 @@ def is_method(name: str) -> bool:
     return registry.is_known(name)
 
 
-def _checked(found: Any, name: str) -> type[Method]:
-    if not (isinstance(found, type) and issubclass(found, Method)):
+def _checked(plugin: Any, name: str) -> type[Method]:
+    if not (isinstance(plugin, type) and issubclass(plugin, Method)):
         raise UserError(f"{name} is not a subclass of fedetf.Method")
-    return found
+    return plugin
 
 
 registry = Registry("method", "fedetf.methods", "--method", METHODS, _checked)

@@ -140,13 +140,13 @@ class AuthorsCCVR(CCVR):
 
     def summarise(self, client: Client) -> State:
         """Means and standard deviations of the classes with two samples or more."""
-        held = [(c, h.to("cpu", torch.float64)) for c, h in client.class_features() if len(h) > 1]
-        if not held:
+        per_class = [(c, h.to("cpu", torch.float64)) for c, h in client.class_features() if len(h) > 1]
+        if not per_class:
             return {}
         return {
-            "classes": torch.tensor([c for c, _ in held]),
-            "means": torch.stack([h.mean(dim=0) for _, h in held]),
-            "deviations": torch.stack([h.std(dim=0) for _, h in held]),
+            "classes": torch.tensor([c for c, _ in per_class]),
+            "means": torch.stack([h.mean(dim=0) for _, h in per_class]),
+            "deviations": torch.stack([h.std(dim=0) for _, h in per_class]),
         }
 
     def virtual_features(self, server: Server, summaries: Iterable[State]) -> tuple[Tensor, Tensor]:

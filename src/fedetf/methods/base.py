@@ -44,6 +44,8 @@ class Method(BaseModel):
     extra_passes: ClassVar[float] = 0.0  # forward passes for each image trained on, beyond the training's own
     suggested_rate: ClassVar[float] = 1.0  # a good learning rate, as a multiple of FedAvg's
     has_global: ClassVar[bool] = True  # False: there is no global model to test
+    measures_clients: ClassVar[bool] = False  # True: general values are means over the clients' own models
+    pools: ClassVar[bool] = False  # True: all data is in one place, where one client trains on it; a reference
     downloads: ClassVar[Forms] = {}  # what :meth:`download` adds to the model
     uploads: ClassVar[Forms] = {}  # what :meth:`upload` adds to the shared tensors
     summaries: ClassVar[Forms] = {}  # what :meth:`summarise` gives; clients can send nothing else
@@ -105,7 +107,7 @@ class Method(BaseModel):
 
     def upload(self, client: Client) -> State:
         """What the client sends: the shared tensors, and what ``uploads`` declares. It is copied before it travels."""
-        return self.scoped(client.net.state_dict(), Scope.SHARED)
+        return self.scoped(client.state, Scope.SHARED)
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """Fold the uploads into the server: by default the mean weighted by n_k (Eq. 2). With none, nothing changes.
@@ -146,6 +148,15 @@ def check_private(method: Method) -> None:
         raise UserError(
             f"{method.name} sends {', '.join([*method.uploads, *method.summaries])} besides the model, which the noise "
             "does not cover; set update.noise=0, or choose a method that sends the model only, such as fedavg or fedetf"
+        )
+
+
+def check_federated(method: Method) -> None:
+    """Refuse methods that need all data in one place, for data that is not."""
+    if method.pools:
+        raise UserError(
+            f"{method.name} trains on all data in one place, and data does not leave its site; "
+            "choose a federated method, or compare with pooled in a simulation"
         )
 
 

@@ -44,14 +44,14 @@ class CCVR(Method):
 
     def summarise(self, client: Client) -> State:
         """Per class that the client holds: count, mean and unbiased covariance of its features, in double precision."""
-        held = [(c, h.to("cpu", torch.float64)) for c, h in client.class_features()]
-        if not held:
+        per_class = [(c, h.to("cpu", torch.float64)) for c, h in client.class_features()]
+        if not per_class:
             return {}
         return {
-            "classes": torch.tensor([c for c, _ in held]),
-            "counts": torch.tensor([len(h) for _, h in held]),
-            "means": torch.stack([h.mean(dim=0) for _, h in held]),
-            "covariances": torch.stack([_covariance(h) for _, h in held]),
+            "classes": torch.tensor([c for c, _ in per_class]),
+            "counts": torch.tensor([len(h) for _, h in per_class]),
+            "means": torch.stack([h.mean(dim=0) for _, h in per_class]),
+            "covariances": torch.stack([_covariance(h) for _, h in per_class]),
         }
 
     def finish(self, server: Server, summaries: Iterable[State]) -> None:

@@ -13,6 +13,7 @@ from fedetf.core.server import Server, Upload
 from fedetf.methods.base import Method, Scope
 from fedetf.nn.heads import ETFHead, Net
 from fedetf.nn.losses import ZeroCount, balanced_cross_entropy
+from fedetf.ranges import Range
 from fedetf.rng import derive, global_stream
 from fedetf.settings import Count, NonNegative, PersonalSettings, Positive
 
@@ -26,11 +27,11 @@ class FedETF(Method):
     family: ClassVar = "fixed classifier"
     temperatures: ClassVar = ("head.beta",)
 
-    gamma: NonNegative = Field(1.0, description="strength of the balanced loss")
+    gamma: Annotated[NonNegative, Range(0.25, 2.0)] = Field(1.0, description="strength of the balanced loss")
     dim: Annotated[Count, Field(le=65_536)] | None = Field(
         None, description="d, dimension of the ETF; left out: the number of classes"
     )
-    beta: Positive = Field(1.0, description="temperature at the start")
+    beta: Annotated[Positive, Range(0.3, 30.0)] = Field(1.0, description="temperature at the start")
     projection: bool = Field(True, description="false: an ablation, the ETF in the encoder's own dimension")
     balanced: bool = Field(True, description="false: an ablation, plain cross entropy")
     learn_beta: bool = Field(True, description="false: an ablation, β stays where it starts")

@@ -1,7 +1,7 @@
 """FedFM."""
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from fedetf.core.server import Server, Upload
 from fedetf.core.state import State
 from fedetf.methods.base import Method, Scope
 from fedetf.nn.heads import AnchoredHead, Net, unit
+from fedetf.ranges import Range
 from fedetf.rng import global_stream
 from fedetf.settings import Count, NonNegative, Positive
 
@@ -34,7 +35,7 @@ class FedFM(Method):
 
     lam: NonNegative = Field(50.0, description="strength of the matching")  # this and what follows: the authors' code
     temperature: Positive = Field(0.1, description="of the softmax over anchors")
-    start: Count = Field(20, description="the round from which features are matched")
+    start: Annotated[Count, Range(1, 20)] = Field(20, description="the round from which features are matched")
 
     def build(self, encoder: nn.Module, features: int, classes: int, seed: int) -> Net:
         """A linear head that carries the anchors which the client received."""
@@ -56,8 +57,8 @@ class FedFM(Method):
 
     def upload(self, client: Client) -> State:
         """The model, and for each class that the client holds its mean feature by the received model."""
-        held = [(c, len(h), h.mean(dim=0)) for c, h in client.class_features(client.received)] if self.lam else []
-        return {**super().upload(client), **class_means(held)}
+        per_class = [(c, len(h), h.mean(dim=0)) for c, h in client.class_features(client.received)] if self.lam else []
+        return {**super().upload(client), **class_means(per_class)}
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """FedAvg for the model; A_c is the mean over all samples of class c that participants hold, or stays."""
@@ -73,9 +74,9 @@ class FedFM(Method):
                 yield upload
 
         super().aggregate(server, noting_means())
-        held = samples > 0
-        anchors[held] = sums[held] / samples[held, None]
-        known |= held
+        has_samples = samples > 0
+        anchors[has_samples] = sums[has_samples] / samples[has_samples, None]
+        known |= has_samples
 
 
 def matching(h: Tensor, y: Tensor, anchors: Tensor, known: Tensor, temperature: float) -> Tensor:

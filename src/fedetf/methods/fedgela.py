@@ -12,6 +12,7 @@ from fedetf.core.state import widest
 from fedetf.methods.base import Scope
 from fedetf.methods.on_etf import OnETF
 from fedetf.nn.heads import Net, StretchedETFHead
+from fedetf.ranges import Range
 from fedetf.rng import derive, global_stream
 from fedetf.settings import Count, Positive
 
@@ -32,7 +33,7 @@ class FedGELA(OnETF):
     dim: Annotated[Count, Field(le=65_536)] | None = Field(
         None, description="d, dimension of the ETF; left out: the number of classes"
     )
-    beta: Positive = Field(1.0, description="temperature at the start")
+    beta: Annotated[Positive, Range(0.3, 30.0)] = Field(1.0, description="temperature at the start")
 
     def build(self, encoder: nn.Module, features: int, classes: int, seed: int) -> Net:
         """w = {u, p, β} in front of V, as for FedETF, and q, which is 1 for everybody but the clients."""

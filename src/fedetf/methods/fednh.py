@@ -1,7 +1,7 @@
 """FedNH."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -13,6 +13,7 @@ from fedetf.core.server import Server, Upload
 from fedetf.core.state import State
 from fedetf.methods.base import Method, Scope
 from fedetf.nn.heads import Net, PrototypeHead, unit
+from fedetf.ranges import Range
 from fedetf.rng import global_stream
 from fedetf.settings import Positive
 
@@ -30,7 +31,9 @@ class FedNH(Method):
     temperatures: ClassVar = ("head.scale",)
     uploads: ClassVar = {"counts": Rows(torch.int64, 0), "means": Rows(torch.float32, 1)}
 
-    rho: float = Field(0.9, ge=0, le=1, description="how much of the old prototypes stays each round")  # appendix B
+    rho: Annotated[float, Range(0.5, 0.99, log=False)] = Field(
+        0.9, ge=0, le=1, description="how much of the old prototypes stays each round"
+    )  # appendix B
     scale: Positive = Field(1.0, description="factor on the cosines at the start")
 
     def build(self, encoder: nn.Module, features: int, classes: int, seed: int) -> Net:
@@ -44,8 +47,8 @@ class FedNH(Method):
 
     def upload(self, client: Client) -> State:
         """The model, and for each class that the client holds its mean and how much that counts."""
-        held = [(c, n, mean) for c, n, mean in self.class_means(client) if mean.any()]
-        return {**super().upload(client), **class_means(held)}
+        per_class = [(c, n, mean) for c, n, mean in self.class_means(client) if mean.any()]
+        return {**super().upload(client), **class_means(per_class)}
 
     def class_means(self, client: Client) -> list[tuple[int, int, Tensor]]:
         """Class, number of samples, and direction of the mean of h/‖h‖ in eval mode; 0 if features cancel out."""
@@ -69,6 +72,6 @@ class FedNH(Method):
 
         super().aggregate(server, noting_means())
         moved = unit(self.rho * W + (1 - self.rho) * unit(sums))
-        held = sums.any(dim=1) & moved.any(dim=1)  # opposite directions can cancel out: then W_c stays
+        moves = sums.any(dim=1) & moved.any(dim=1)  # opposite directions can cancel out: then W_c stays
         if self.rho < 1:
-            W[held] = moved[held]
+            W[moves] = moved[moves]

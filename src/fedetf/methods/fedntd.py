@@ -1,6 +1,6 @@
 """FedNTD."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method
+from fedetf.ranges import Range
 from fedetf.settings import NonNegative, Positive
 
 
@@ -22,7 +23,7 @@ class FedNTD(Method):
     extra_passes: ClassVar = 1.0
 
     beta: NonNegative = Field(1.0, description="strength of the distillation")
-    tau: Positive = Field(1.0, description="temperature of the distillation")
+    tau: Annotated[Positive, Range(0.5, 5.0)] = Field(1.0, description="temperature of the distillation")
 
     def loss(self, client: Client, batch: Batch) -> Tensor:
         """CE + β τ² KL(qᵍ ‖ qˡ); with β = 0, or two classes, it is FedAvg to the bit."""

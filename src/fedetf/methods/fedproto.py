@@ -52,11 +52,11 @@ class FedProto(Method):
 
     def upload(self, client: Client) -> State:
         """The mean feature of each class that the client holds, in eval mode, after training."""
-        held = [(c, h.mean(dim=0)) for c, h in client.class_features()]
-        if not held:
+        per_class = [(c, h.mean(dim=0)) for c, h in client.class_features()]
+        if not per_class:
             return {}
-        classes = torch.tensor([c for c, _ in held], device=client.counts.device)
-        return {"classes": classes, "prototypes": torch.stack([mean for _, mean in held])}
+        classes = torch.tensor([c for c, _ in per_class], device=client.counts.device)
+        return {"classes": classes, "prototypes": torch.stack([mean for _, mean in per_class])}
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """C̄_c is the mean over this round's holders of c; where there are none it stays."""
@@ -66,6 +66,6 @@ class FedProto(Method):
             if upload.state:
                 sums.index_add_(0, upload.state["classes"], upload.state["prototypes"])
                 holders[upload.state["classes"]] += 1
-        held = holders > 0
-        prototypes[held] = sums[held] / holders[held, None]
-        known |= held
+        has_holders = holders > 0
+        prototypes[has_holders] = sums[has_holders] / holders[has_holders, None]
+        known |= has_holders

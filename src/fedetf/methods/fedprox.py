@@ -1,6 +1,6 @@
 """FedProx."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method
 from fedetf.nn.losses import squared_distance
+from fedetf.ranges import Range
 from fedetf.settings import NonNegative
 
 
@@ -19,7 +20,7 @@ class FedProx(Method):
     citation: ClassVar = "Li et al., MLSys 2020"
     family: ClassVar = "regularised"
 
-    mu: NonNegative = Field(0.001, description="strength of the pull")  # appendix B
+    mu: Annotated[NonNegative, Range(0.0001, 1.0)] = Field(0.001, description="strength of the pull")  # appendix B
 
     def loss(self, client: Client, batch: Batch) -> Tensor:
         """Cross entropy and the proximal term; with μ = 0 it is FedAvg to the bit."""

@@ -1,7 +1,7 @@
 """FedRoD."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field
@@ -11,6 +11,7 @@ from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method, Scope
 from fedetf.nn.heads import Net, TwoHeads
 from fedetf.nn.losses import ZeroCount, balanced_cross_entropy
+from fedetf.ranges import Range
 from fedetf.rng import global_stream
 from fedetf.settings import NonNegative
 
@@ -26,7 +27,9 @@ class FedRoD(Method):
     citation: ClassVar = "Chen and Chao, ICLR 2022"
     family: ClassVar = "calibrated classifier"
 
-    gamma: NonNegative = Field(1.0, description="strength of the balanced loss")  # appendix B
+    gamma: Annotated[NonNegative, Range(0.25, 2.0)] = Field(
+        1.0, description="strength of the balanced loss"
+    )  # appendix B
     zero_count: ZeroCount = Field("one", description="n of a class the client lacks: one, or mask (leave it out)")
 
     def build(self, encoder: nn.Module, features: int, classes: int, seed: int) -> Net:

@@ -1,6 +1,6 @@
 """FedUV."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedetf.core.client import Batch, Client
 from fedetf.methods.base import Method
+from fedetf.ranges import Range
 from fedetf.settings import NonNegative
 
 
@@ -19,7 +20,9 @@ class FedUV(Method):
     citation: ClassVar = "Son et al., CVPR 2024"
     family: ClassVar = "loss and logits"
 
-    lam: NonNegative | None = Field(None, description="strength of the variance term; left out: C/4")
+    lam: Annotated[NonNegative | None, Range(0.1, 25.0)] = Field(
+        None, description="strength of the variance term; left out: C/4"
+    )
     mu: NonNegative = Field(0.5, description="strength of the uniformity term")
 
     def loss(self, client: Client, batch: Batch) -> Tensor:

@@ -42,6 +42,8 @@ class SCAFFOLD(Method):
             raise UserError(
                 f"{self.name}'s control variates need the whole update at the server; leave out update.top_k and bits"
             )
+        if settings.train.lr_head != 1:
+            raise UserError(f"{self.name}'s control variates are for one learning rate; leave out train.lr_head")
         check_plain_mean(self, settings)
 
     def momentum(self, train: TrainSettings) -> float:

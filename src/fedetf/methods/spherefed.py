@@ -48,14 +48,14 @@ class SphereFed(Method):
 
     def summarise(self, client: Client) -> State:
         """The sum of r for each class that the client holds, and Σ r rᵀ over all its samples, in double precision."""
-        held = [(c, unit(h.to("cpu", torch.float64))) for c, h in client.class_features()]
-        grams = [r.T @ r for _, r in held]
+        per_class = [(c, unit(h.to("cpu", torch.float64))) for c, h in client.class_features()]
+        grams = [r.T @ r for _, r in per_class]
         features = client.net.features
         gram = torch.stack(grams).sum(dim=0) if grams else torch.zeros(features, features, dtype=torch.float64)
-        if not held:
+        if not per_class:
             return {"gram": gram}
-        classes = torch.tensor([c for c, _ in held])
-        return {"classes": classes, "sums": torch.stack([r.sum(dim=0) for _, r in held]), "gram": gram}
+        classes = torch.tensor([c for c, _ in per_class])
+        return {"classes": classes, "sums": torch.stack([r.sum(dim=0) for _, r in per_class]), "gram": gram}
 
     def server_state(self, net: Net) -> State:
         """W as it starts, to have its shape when it is fitted."""

@@ -73,10 +73,10 @@ def find_metric(name: str) -> type[Metric]:
     return registry.find(name)
 
 
-def _checked(found: Any, name: str) -> type[Metric]:
-    if not (isinstance(found, type) and issubclass(found, Metric)):
+def _checked(plugin: Any, name: str) -> type[Metric]:
+    if not (isinstance(plugin, type) and issubclass(plugin, Metric)):
         raise UserError(f"{name} is not a subclass of fedetf.metrics.Metric")
-    return found
+    return plugin
 
 
 registry: Registry[type[Metric]] = Registry("metric", "fedetf.metrics", "--set measure.metrics", METRICS, _checked)

@@ -42,11 +42,11 @@ class Consistency(Metric):
         rows = {**dict.fromkeys(BY_CLASS, client.classes), **dict.fromkeys(WHOLE, 1)}
         cosines = {name: Cosines(count) for name, count in rows.items()}
         if client.prototypes:
-            means, held = client.prototypes["means"], client.prototypes["classes"]
-            cosines["prototypes"].add(means, held)
-            cosines["raw"].add(client.prototypes["raw"], held)
+            means, classes = client.prototypes["means"], client.prototypes["classes"]
+            cosines["prototypes"].add(means, classes)
+            cosines["raw"].add(client.prototypes["raw"], classes)
             if len(means) > 1:
-                cosines["centred"].add(means - means.mean(dim=0), held)
+                cosines["centred"].add(means - means.mean(dim=0), classes)
         if client.vectors is not None:
             cosines["classifiers"].add(client.vectors)
             cosines["flat"].add(client.vectors.reshape(1, -1))

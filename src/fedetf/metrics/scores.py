@@ -65,15 +65,15 @@ def _each_against_rest(sums: State) -> Iterator[tuple[Floats, NDArray[np.bool_]]
 
 def _auroc(scores: Floats, positive: NDArray[np.bool_]) -> float | None:
     """Mann and Whitney's U: the share of pairs (positive, negative) in order, ties counting a half."""
-    found, others = scores[positive], np.sort(scores[~positive])
+    positives, others = scores[positive], np.sort(scores[~positive])
     if not len(others):
         return None
-    below, up_to = (np.searchsorted(others, found, side) for side in ("left", "right"))
+    below, up_to = (np.searchsorted(others, positives, side) for side in ("left", "right"))
     return float((below + up_to).mean() / (2 * len(others)))
 
 
 def _average_precision(scores: Floats, positive: NDArray[np.bool_]) -> float:
     """The mean over positives of the precision among the samples that score as high or higher."""
-    found = scores[positive]
-    right, answered = (len(s) - np.searchsorted(np.sort(s), found, "left") for s in (found, scores))
+    positives = scores[positive]
+    right, answered = (len(s) - np.searchsorted(np.sort(s), positives, "left") for s in (positives, scores))
     return float((right / answered).mean())

@@ -61,17 +61,17 @@ def label_skew(counts: ArrayLike) -> Skew:
     """
     n = np.asarray(counts, dtype=float)
     sizes = n.sum(axis=1)
-    held = np.flatnonzero(sizes)
-    n, sizes = n[held], sizes[held]
+    with_data = np.flatnonzero(sizes)
+    n, sizes = n[with_data], sizes[with_data]
     shares = n / sizes[:, None]
     total = n.sum()
-    overall = n.sum(axis=0) / total if len(held) else np.full(n.shape[1], math.nan)
-    clients = [_client(int(k), row, share, overall) for k, row, share in zip(held, n, shares, strict=True)]
-    weights = sizes / total if len(held) else sizes
+    overall = n.sum(axis=0) / total if len(with_data) else np.full(n.shape[1], math.nan)
+    clients = [_client(int(k), row, share, overall) for k, row, share in zip(with_data, n, shares, strict=True)]
+    weights = sizes / total if len(with_data) else sizes
     holders = (n > 0).sum(axis=0)
     return Skew(
         clients=clients,
-        empty=len(np.asarray(counts)) - len(held),
+        empty=len(np.asarray(counts)) - len(with_data),
         mutual_information=float(sum(w * c.kl for w, c in zip(weights, clients, strict=True))) if clients else math.nan,
         jensen_shannon=_mean_pairwise_js(shares),
         single_class=sum(client.classes == 1 for client in clients),
@@ -83,14 +83,14 @@ def label_skew(counts: ArrayLike) -> Skew:
 
 
 def _client(client: int, counts: Floats, shares: Floats, overall: Floats) -> ClientSkew:
-    C, held = len(counts), int((counts > 0).sum())
+    C, classes = len(counts), int((counts > 0).sum())
     entropy = float(entropy_of(shares))
     present = shares > 0
     return ClientSkew(
         client=client,
         samples=int(counts.sum()),
-        classes=held,
-        missing=1 - held / C,
+        classes=classes,
+        missing=1 - classes / C,
         largest=float(shares.max()),
         entropy=entropy,
         entropy_normalised=entropy / math.log(C) if C > 1 else math.nan,

@@ -9,21 +9,21 @@ import logging
 import os
 import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import tomli_w
 import torch
 from torch import nn
 
 from fedetf.core.state import save_state
-from fedetf.errors import UserError, unknown
+from fedetf.data.kinds import TableNote
+from fedetf.errors import UserError, need, unknown
 from fedetf.files import make_folder, move, naming, write_whole
 from fedetf.methods import Method
+from fedetf.models.card import model_card
+from fedetf.models.columns import with_named_columns
 from fedetf.models.load import Model, SavedModel, load_saved
-from fedetf.redact import bare
 
 INPUT, OUTPUT = "inputs", "probabilities"
 
@@ -65,15 +65,26 @@ def export(
     ['0', '1', '2']
     """
     target = Path(to)
+    _check_new(target)
+    return write_export(*load_saved(Path(folder), client, method, model, trust_code), target)
+
+
+def _check_new(target: Path) -> Path:
+    """The path of the card, if the file is of a kind that can be written, and both are new."""
     if target.suffix not in WRITERS:
         raise unknown("kind of file", target.suffix or target.name, WRITERS)
     card = target.with_name(target.name + ".md")
     for path in (target, card):
         if path.exists():
             raise UserError(f"{path} exists already and is not overwritten; give another --to, or remove it")
-    file, model_ready = load_saved(Path(folder), client, method, model, trust_code)
+    return card
+
+
+def write_export(file: SavedModel, model_ready: Model, target: Path) -> Path:
+    """Write a model to a new file, and its card, whose path is returned."""
+    card = _check_new(target)
     make_folder(target.parent)
-    origin = file.about.model_dump(include={"method", "model", "dataset", "shape", "dtype", "classes"})
+    origin = file.about.model_dump(exclude={"settings", "client", "accuracy"}, exclude_defaults=True)
     about = {**origin, "settings": file.settings.portable(), "client": file.client, "accuracy": file.accuracy}
     with TemporaryDirectory(dir=target.parent, prefix=".export-") as temporary, naming(target):  # whole or not at all
         part = Path(temporary) / target.name
@@ -99,9 +110,7 @@ def _program(model: Model, about: About, target: Path) -> None:
 
 def _onnx(model: Model, about: About, target: Path) -> None:
     """An ONNX graph for batches of any size."""
-    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise UserError(f"ONNX needs {' and '.join(missing)}; install them with: pip install 'fedetf[export]'")
+    need("export", "ONNX", "onnx", "onnxscript")
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -117,7 +126,14 @@ def _onnx(model: Model, about: About, target: Path) -> None:
             logger.setLevel(level)
     assert program is not None
     program.model.metadata_props["fedetf"] = json.dumps(about)
-    program.save(str(target))
+    if not isinstance(model.inputs.note, TableNote):
+        program.save(str(target))
+        return
+    import onnx
+
+    named = with_named_columns(program.model_proto, model.inputs.note, INPUT)
+    onnx.checker.check_model(named)
+    write_whole(target, named.SerializeToString())
 
 
 def _traced(model: Model) -> torch.export.ExportedProgram:
@@ -132,60 +148,3 @@ WRITERS: dict[str, Callable[[Model, About, Path], None]] = {
     ".onnx": _onnx,
     ".pt2": _program,
 }
-
-HOW_TO_LOAD = {
-    ".safetensors": """import fedetf
-
-model = fedetf.load("{name}")
-probabilities = model(inputs)  # a torch tensor, as below""",
-    ".onnx": """import onnxruntime
-
-session = onnxruntime.InferenceSession("{name}")
-(probabilities,) = session.run(None, {{"inputs": inputs}})  # a NumPy array, as below""",
-    ".pt2": """import torch
-
-model = torch.export.load("{name}").module()
-probabilities = model(inputs)  # a torch tensor, as below""",
-}
-
-
-def model_card(model: Model, file: SavedModel, target: Path) -> str:
-    """What a reader of the file must know, as Markdown: origin, accuracy, inputs, classes, how to load it."""
-    settings, shape = file.settings, ", ".join(map(str, model.inputs.shape))
-    method, encoder, portable = bare(settings.method.name), bare(settings.model.name), settings.portable()
-    portable["method"]["name"], portable["model"]["name"] = method, encoder
-    held = f"{settings.data.clients} clients ({settings.data.describe()})"
-    whose = "the global model" if file.client is None else f"the personal model of client {file.client}"
-    kind = "uint8 images, pixels 0 to 255, not normalised" if model.inputs.are_images else "float32 numbers"
-    of = "general: final global model on the test set"
-    if file.client is not None:
-        of = "personal: this model on the client's own test split"
-    accuracy = "-" if file.accuracy is None else f"{file.accuracy:.4f}"
-    return f"""# {method} on {bare(settings.data.name)}: {whose}
-
-Made by federated learning with fedetf: {held}, {settings.train.rounds} rounds, encoder `{encoder}`, seed
-{settings.seed}.
-
-| accuracy | fraction |
-|---|---|
-| {of} | {accuracy} |
-
-## Load it
-
-```python
-{HOW_TO_LOAD[target.suffix].format(name=target.name)}
-```
-
-- inputs: `[n, {shape}]`, {kind}. The preprocessing is part of the model.
-- outputs: probabilities `[n, {len(model.classes)}]`, in the order of the classes.
-
-## Classes
-
-{", ".join(f"{number}: {name}" for number, name in enumerate(model.classes))}
-
-## Settings
-
-```toml
-{tomli_w.dumps(portable).strip()}
-```
-"""

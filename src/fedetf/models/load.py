@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,19 +14,24 @@ from torch import Tensor, nn
 from fedetf.config import resolve, stored_settings
 from fedetf.core.state import State, load_checked
 from fedetf.data.decode import picture_pixels
-from fedetf.data.load import IMAGE_ENDINGS
-from fedetf.engines.job import Prepare, build_net, preparation
+from fedetf.data.folders import IMAGE_ENDINGS
+from fedetf.data.frames import Frame, joined
+from fedetf.data.kinds import KINDS, Note
+from fedetf.data.own import as_table
+from fedetf.data.sources import TABLES
+from fedetf.engines.job import Prepare, build_net, input_shape, preparation
 from fedetf.errors import UserError
 from fedetf.features import with_encoder
-from fedetf.files import UnfitFile, below, is_file, real_folder
+from fedetf.files import UnfitFile, below, is_file, real_folder, stamp
 from fedetf.methods import Method, find_method, is_method, method_of
 from fedetf.nn.encoders import encoder_shapes, is_model, own_encoder
 from fedetf.nn.heads import Net
 from fedetf.own_code import CODE, is_own
-from fedetf.runs.read import config_of, is_done, read_holdings, read_result
-from fedetf.runs.records import MOST_INPUTS, ModelNote, fitting
+from fedetf.runs.read import config_of, read_holdings, read_result
+from fedetf.runs.records import MOST_INPUTS, RESULT, ModelNote, fitting
 from fedetf.settings import Settings
 
+BATCH = 500  # inputs answered at a time
 MANY_CLASSES = 1000  # a head of fewer is made in no time; looking first would cost seconds of imports
 
 
@@ -35,11 +41,12 @@ class Inputs:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    note: Note | None = None  # how rows of a table are read and prepared; None: images, or numbers as they are
 
     @property
     def are_images(self) -> bool:
         """Whether files of images can be read for it."""
-        return self.dtype == torch.uint8
+        return self.note is None and self.dtype == torch.uint8
 
     def example(self, count: int = 2) -> Tensor:
         """Zeros of that kind."""
@@ -66,6 +73,8 @@ class Model(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits ``[n, classes]`` of raw inputs."""
+        if self.inputs.dtype == torch.float64 and x.is_floating_point():
+            x = x.double()  # a table's numbers may come with fewer digits
         if tuple(x.shape[1:]) != self.inputs.shape or x.dtype != self.inputs.dtype:
             wanted = f"[n, {', '.join(map(str, self.inputs.shape))}] {self.inputs.dtype}"
             raise UserError(f"the model takes raw inputs {wanted}, not {list(x.shape)} {x.dtype}")
@@ -74,6 +83,22 @@ class Model(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Probabilities ``[n, classes]`` of raw inputs."""
         return self.logits(x).softmax(dim=1)
+
+    def rows(self, data: Any) -> Tensor:
+        """Probabilities ``[rows, classes]`` of the rows of a table as people have it.
+
+        ``data`` is a DataFrame or the path of a CSV or Parquet file with the columns that the model was trained on;
+        other columns are ignored. Where a row is cut into windows, their mean is the answer.
+        """
+        note = self.inputs.note
+        if note is None:
+            raise UserError(f"the model takes raw inputs of shape {self.inputs.shape}, not the rows of a table")
+        frame = data if isinstance(data, Frame) else as_table(data, "the table")
+        raw = note.read(frame)
+        with torch.no_grad():
+            answers = torch.cat([self(x) for x in raw.x.split(BATCH)])
+        total = torch.zeros(len(frame), answers.shape[1]).index_add_(0, torch.from_numpy(raw.rows), answers)
+        return total / torch.from_numpy(np.bincount(raw.rows, minlength=len(frame)))[:, None]
 
 
 def load(
@@ -127,50 +152,69 @@ def load_saved(
     at_hand = {"method.name": method, "model.name": model}  # no data is loaded, no engine started
     unused = [key for key in CODE if key not in at_hand or at_hand[key] is not None]
     file = _saved_model(path, client, trust_code, unused)
-    return file, _ready(file, method, model)
+    return file, ready(file, method, model)
 
 
-def _ready(file: "SavedModel", method: type[Method] | None, model: nn.Module | None) -> Model:
+def ready(file: "SavedModel", method: type[Method] | None, model: nn.Module | None) -> Model:
+    """The model of a file, ready to call; the rest as for :func:`load`."""
     settings = file.settings
-    found = method or (find_method(settings.method.name) if is_method(settings.method.name) else None)
-    if found is None or (model is None and not is_model(settings.model.name)):
-        missing = "method" if found is None else "model"
+    kind = method or (find_method(settings.method.name) if is_method(settings.method.name) else None)
+    if kind is None or (model is None and not is_model(settings.model.name)):
+        missing = "method" if kind is None else "model"
         raise UserError(f"{file.path} was given its {missing} in Python; load it with fedetf.load(..., {missing}=...)")
-    if file.client is None and not found.has_global:
+    if file.client is None and not kind.has_global:
         raise UserError(f"{settings.method.name} has no global model; choose a client's, with --client K (client=K)")
-    built = method_of(settings, found if method else None)
-    inputs = Inputs(tuple(file.about.shape), getattr(torch, file.about.dtype))
-    encoder = model if model is not None else own_encoder(settings.model.name, inputs.shape, settings.seed)
+    built = method_of(settings, kind if method else None)
+    note = _note(file)
+    inputs = Inputs(tuple(file.about.shape), getattr(torch, file.about.dtype), note)
+    seen = input_shape(inputs.example(), note)  # by the encoder
+    encoder = model if model is not None else own_encoder(settings.model.name, seen, settings.seed)
     classes = file.about.classes
     if encoder is None:
-        _check_encoder(file, inputs)
+        _check_encoder(file, seen, note)
     if len(classes) > MANY_CLASSES and encoder is None and not is_own(settings.method.name) and method is None:
         _check_head(file, built, inputs)
-    net = build_net(settings, built, inputs.example(), len(classes), encoder)
+    net = build_net(settings, built, inputs.example(), len(classes), encoder, note)
     try:
         net.load_state_dict(with_encoder(net, file.state))
     except RuntimeError as error:
         reason = " ".join(str(error).split("\n")[1:2]).strip()
         raise UserError(f"{file.path} does not fit the encoder {settings.model.name}: {reason}") from None
-    prepare = preparation(settings, net.encoder, inputs.shape, torch.device("cpu"))
+    prepare = preparation(settings, net.encoder, inputs.shape, torch.device("cpu"), note)
     return Model(net, built, file.client is not None, prepare, inputs, classes)
 
 
-def _check_encoder(file: "SavedModel", inputs: Inputs) -> None:
+def _note(file: "SavedModel") -> Note | None:
+    """How inputs are read and prepared, as the file says, if it says so."""
+    about = file.about.inputs
+    if about is None:
+        return None
+    kind = KINDS.get(str(about.get("kind")))
+    if kind is None:
+        raise UnfitFile(f"{file.path} is damaged (inputs)")
+    note = fitting(kind, about, str(file.path))
+    if (list(note.shape), str(note.dtype)) != (file.about.shape, f"torch.{file.about.dtype}"):
+        raise UnfitFile(f"{file.path} is damaged: its inputs are not of its shape")
+    return note
+
+
+def _check_encoder(file: "SavedModel", seen: tuple[int, ...], note: Note | None) -> None:
     """Refuse a file whose tensors are not those of its encoder, before memory is taken for what it claims to be."""
-    for name, shape in encoder_shapes(file.settings.model.name, inputs.shape).items():
-        found = file.state.get(f"encoder.{name}")
-        if found is None or found.shape != shape:
+    kind, blocks = (None, ()) if note is None else (note.kind, note.blocks)
+    for name, shape in encoder_shapes(file.settings.model.name, seen, kind, blocks).items():
+        stored = file.state.get(f"encoder.{name}")
+        if stored is None or stored.shape != shape:
             raise UnfitFile(f"{file.path} is damaged: it holds no encoder {file.settings.model.name} for such inputs")
 
 
 def _check_head(file: "SavedModel", method: Method, inputs: Inputs) -> None:
-    """Refuse a file that names more classes than its head has, before an ETF of so many is made."""
+    """Refuse a file that names more classes than its head has, before an ETF of that size is made."""
     with torch.device("meta"):  # shapes without memory
-        head = build_net(file.settings, method, inputs.example(), len(file.about.classes), None).head.state_dict()
+        net = build_net(file.settings, method, inputs.example(), len(file.about.classes), None, inputs.note)
+    head = net.head.state_dict()
     for name, tensor in head.items():
-        found = file.state.get(f"head.{name}")
-        if found is None or found.shape != tensor.shape:
+        stored = file.state.get(f"head.{name}")
+        if stored is None or stored.shape != tensor.shape:
             raise UnfitFile(f"{file.path} is damaged: it holds no head for {len(file.about.classes):,} classes")
 
 
@@ -197,7 +241,7 @@ def _saved_model(path: Path, client: int | str | None, trust_code: bool, unused:
         settings = stored_settings(about.settings, str(path), trust_code, unused)
         return SavedModel(path, settings, about, state, about.client, about.accuracy)
     config = config_of(path)
-    if not is_done(path):
+    if stamp(path / RESULT) is None:  # what is there and unfit is named when it is read
         raise UserError(f"the run in {path} is not done; finish it with: fedetf resume {path}")
     file = path / "model.safetensors"
     if client is not None:
@@ -206,9 +250,26 @@ def _saved_model(path: Path, client: int | str | None, trust_code: bool, unused:
         if not is_file(file):
             raise UserError(_no_client(path, client))
     about, state = _read(file)
-    accuracy = read_result(path).general if client is None else about.accuracy
     settings = resolve(str(config), trust_code=trust_code, unused=unused)
-    return SavedModel(file, settings, about, state, client, accuracy)
+    result = read_result(path)
+    if client is not None:
+        majority = dict(enumerate(result.majority_per_client)).get(client)
+        about = about.model_copy(update={"majority": majority})
+        return SavedModel(file, settings, about, state, client, about.accuracy)
+    recalls = result.recall_per_class or []
+    known = {
+        "recalls": recalls if len(recalls) == len(about.classes) else [],
+        "site_accuracies": _by_site(about, result.personal_per_client),
+        "site_general": _by_site(about, result.per_client.general.get("accuracy", [])),
+        "site_majority": _by_site(about, result.majority_per_client),
+    }
+    about = about.model_copy(update=known)
+    return SavedModel(file, settings, about, state, None, result.general)
+
+
+def _by_site(about: ModelNote, values: Sequence[float | None]) -> dict[str, float]:
+    """The values of clients by the names of their sites, where they have any."""
+    return {name: value for name, value in zip(about.sites, values, strict=False) if value is not None}
 
 
 def _number(path: Path, client: int | str) -> int:
@@ -252,11 +313,27 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             files.append(path)
             continue
-        found = sorted(image for image in below(path) if image.suffix.lower() in IMAGE_ENDINGS)
-        if not found:
+        images = sorted(image for image in below(path) if image.suffix.lower() in IMAGE_ENDINGS)
+        if not images:
             raise UserError(f"there is no image in {str(path)!r}; give files of images, or folders of them")
-        files += found
+        files += images
     return files
+
+
+def read_tables(paths: Sequence[Path], note: Note) -> tuple[list[str], Frame]:
+    """The rows of CSV and Parquet files, or files of texts or sounds; and what each row is called."""
+    tables = [path for path in paths if path.suffix.lower() in TABLES]
+    if len(tables) == len(paths):
+        frames = [as_table(path, str(path)) for path in paths]
+        places = [(frame, row) for frame in frames for row in range(1, len(frame) + 1)]
+        names = [str(row) if len(paths) == 1 else f"{frame.where}:{row}" for frame, row in places]
+        return names, frames[0] if len(frames) == 1 else joined(frames, "the tables")
+    if tables:
+        raise UserError("give either tables or single files, not both at once")
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"no file {str(path)!r}; give CSV or Parquet files, or single files of the model's kind")
+    return [str(path) for path in paths], note.of_files(paths)
 
 
 def read_images(paths: Sequence[Path], inputs: Inputs) -> Tensor:

@@ -49,8 +49,8 @@ class Column(Section):
 
     def settings(self, scale: ScaleName) -> Flat | None:
         """What distinguishes it at a scale."""
-        found: Flat | None = getattr(self, scale)
-        return found
+        settings: Flat | None = getattr(self, scale)
+        return settings
 
 
 class Row(Section):

@@ -13,6 +13,7 @@ from fedetf.core.state import load_state
 from fedetf.data import Partition
 from fedetf.paper.run import Reproduction
 from fedetf.report.figures import MARKERS, draw_holdings
+from fedetf.runs.folder import CLASSIFIERS
 from fedetf.runs.read import Run, read_holdings
 
 Floats = NDArray[np.float64]
@@ -20,15 +21,15 @@ FEDETF = "FedETF, d = C"  # the row of Figure 6 whose steps are drawn
 STYLES = ["-", "--", ":", "-."]
 
 
-def figure1(found: Reproduction) -> Figure:
+def figure1(reproduction: Reproduction) -> Figure:
     """How skewed data bias the clients' classifiers: one row of pictures for each degree of skew."""
-    columns = found.columns
-    (row,) = found.rows(columns[0])
-    columns = [column for column in columns if (row, column) in found.results.runs]
-    examples = [found.results.runs[row, column][0] for column in columns]
+    columns = reproduction.columns
+    (row,) = reproduction.rows(columns[0])
+    columns = [column for column in columns if (row, column) in reproduction.results.runs]
+    examples = [reproduction.results.runs[row, column][0] for column in columns]
     figure = Figure(figsize=(13, 2.6 * len(columns)), layout="constrained")
     grid = figure.add_gridspec(len(columns), 4, width_ratios=[1.2, 1, 1, 1])
-    _draw_decline(figure.add_subplot(grid[:, 0]), found, row, columns)
+    _draw_decline(figure.add_subplot(grid[:, 0]), reproduction, row, columns)
     vectors = [_class_vectors(run) for run in examples]
     lowest = min(_cosines(each).min() for each in vectors)
     for place, (column, run) in enumerate(zip(columns, examples, strict=True)):
@@ -41,7 +42,7 @@ def figure1(found: Reproduction) -> Figure:
     return figure
 
 
-def _draw_decline(axes: Axes, found: Reproduction, row: str, columns: Sequence[str]) -> None:
+def _draw_decline(axes: Axes, reproduction: Reproduction, row: str, columns: Sequence[str]) -> None:
     """Accuracy and agreement over the degrees of skew, mean over the seeds."""
     shown = {
         "general": "accuracy of the global model",
@@ -49,7 +50,7 @@ def _draw_decline(axes: Axes, found: Reproduction, row: str, columns: Sequence[s
         "prototype_consistency": "agreement of the clients' features",
     }
     for (metric, label), marker, style in zip(shown.items(), MARKERS, STYLES, strict=False):
-        values = [found.results.values(row, column, metric) for column in columns]
+        values = [reproduction.results.values(row, column, metric) for column in columns]
         axes.plot(
             columns, [float(np.mean(v)) if v else np.nan for v in values], marker=marker, linestyle=style, label=label
         )
@@ -60,7 +61,7 @@ def _draw_decline(axes: Axes, found: Reproduction, row: str, columns: Sequence[s
 
 def _class_vectors(run: Run) -> Floats:
     """``[K, C, D]``, each of length 1."""
-    state = load_state(run.folder / "classifiers.safetensors")
+    state = load_state(run.folder / CLASSIFIERS)
     vectors = np.stack([state[key].numpy().astype(np.float64) for key in sorted(state, key=int)])
     unit: Floats = vectors / np.linalg.norm(vectors, axis=2, keepdims=True).clip(min=1e-12)
     return unit
@@ -98,19 +99,19 @@ def _draw_tsne(axes: Axes, vectors: Floats) -> None:
     axes.set(title="t-SNE of class vectors", xlabel="a mark: a class at a client", xticks=[], yticks=[])
 
 
-def figure4(found: Reproduction) -> Figure:
+def figure4(reproduction: Reproduction) -> Figure:
     """General accuracy over the rounds, a panel for each setting."""
-    columns = found.columns
+    columns = reproduction.columns
     figure = Figure(figsize=(6 * len(columns), 4.2), layout="constrained")
     for axes, column in zip(np.atleast_1d(figure.subplots(1, len(columns))), columns, strict=True):
-        _draw_curves(axes, found, column, "general")
-        axes.set(title=found.heading(column), ylabel="general accuracy")
+        _draw_curves(axes, reproduction, column, "general")
+        axes.set(title=reproduction.heading(column), ylabel="general accuracy")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.legend(frameon=False)
     return figure
 
 
-def figure5(found: Reproduction) -> Figure:
+def figure5(reproduction: Reproduction) -> Figure:
     """Feature alignment, neural collapse and drift over the rounds; below, the first two measured in other ways."""
     panels = {
         "prototype_consistency": "(a) prototype consistency of clients\nhigher: features agree",
@@ -120,27 +121,27 @@ def figure5(found: Reproduction) -> Figure:
         "nc2": "(b) in another way: neural-collapse error,\ncentred class means",
         "prototype_consistency_centred": "(a) in a third way: prototype consistency,\ncentred class means",
     }
-    (column,) = found.columns
+    (column,) = reproduction.columns
     figure = Figure(figsize=(13, 8), layout="constrained")
     for axes, (metric, title) in zip(figure.subplots(2, 3).flat, panels.items(), strict=True):
-        _draw_curves(axes, found, column, metric)
+        _draw_curves(axes, reproduction, column, metric)
         axes.set(title=title)
         axes.ticklabel_format(axis="y", useOffset=False)
         axes.legend(frameon=False)
     return figure
 
 
-def figure6(found: Reproduction) -> Figure:
+def figure6(reproduction: Reproduction) -> Figure:
     """The ETF's dimension d, and personal accuracy after each step of finetuning."""
-    (column,) = found.columns
+    (column,) = reproduction.columns
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     accuracy, error, steps = figure.subplots(1, 3)
-    variants = {_dimension(found, row): row for row in found.rows(column) if row != "FedAvg"}
+    variants = {_dimension(reproduction, row): row for row in reproduction.rows(column) if row != "FedAvg"}
     for axes, metric, title in (
         (accuracy, "general", "(a) general accuracy"),
         (error, "nc2_uncentred", "(a) neural-collapse error,\nclass means as they are"),
     ):
-        points = [(str(d), found.results.values(row, column, metric)) for d, row in sorted(variants.items())]
+        points = [(str(d), reproduction.results.values(row, column, metric)) for d, row in sorted(variants.items())]
         drawn = {d: values for d, values in points if values}
         for d, values in drawn.items():
             axes.errorbar(d, np.mean(values), yerr=np.std(values), marker="o", color="tab:blue", capsize=3)
@@ -148,23 +149,23 @@ def figure6(found: Reproduction) -> Figure:
         axes.set_ylim(0, 1.15 * max(map(max, drawn.values()), default=1.0))  # small differences shall look small
         axes.grid(alpha=0.2)
     accuracy.yaxis.set_major_formatter(PercentFormatter(1.0))
-    _draw_finetuning(steps, found, column)
+    _draw_finetuning(steps, reproduction, column)
     return figure
 
 
-def _dimension(found: Reproduction, row: str) -> int:
-    trial = next(trial for trial in found.trials if trial.row == row)
+def _dimension(reproduction: Reproduction, row: str) -> int:
+    trial = next(trial for trial in reproduction.trials if trial.row == row)
     given = trial.run.settings.method.model_dump().get("dim")
     if given is not None:
         return int(given)
     return len(read_holdings(trial.run.folder).classes)
 
 
-def _draw_finetuning(axes: Axes, found: Reproduction, column: str) -> None:
-    curves = [run.result.personal_curve for run in found.results.runs.get((FEDETF, column), [])]
+def _draw_finetuning(axes: Axes, reproduction: Reproduction, column: str) -> None:
+    curves = [run.result.personal_curve for run in reproduction.results.runs.get((FEDETF, column), [])]
     if curves:
         axes.plot(np.mean(curves, axis=0), marker="o", markersize=4, label="FedETF")
-    baseline = found.results.values("FedAvg", column, "personal")
+    baseline = reproduction.results.values("FedAvg", column, "personal")
     if baseline:
         axes.axhline(float(np.mean(baseline)), linestyle="--", color="tab:orange", label="FedAvg, finetuned")
     explained = "step (0: global model; 1: extractor finetuned;\nfrom 2 on: turns of ETF and projection)"
@@ -176,14 +177,14 @@ def _draw_finetuning(axes: Axes, found: Reproduction, column: str) -> None:
     axes.grid(alpha=0.2)
 
 
-def figure7(found: Reproduction) -> Figure:
+def figure7(reproduction: Reproduction) -> Figure:
     """Who holds what at two degrees of skew."""
-    partitions: Mapping[str, Partition] = found.partitions
+    partitions: Mapping[str, Partition] = reproduction.partitions
     figure = Figure(figsize=(6.5 * len(partitions), 4.2), layout="constrained")
     for axes, (column, partition) in zip(figure.subplots(1, len(partitions)), partitions.items(), strict=True):
         draw_holdings(axes, partition.counts, size=300)
         axes.set(
-            title=found.heading(column),
+            title=reproduction.heading(column),
             xlabel="client",
             ylabel=f"class (largest disc: {partition.counts.max()} samples)",
         )
@@ -191,11 +192,11 @@ def figure7(found: Reproduction) -> Figure:
     return figure
 
 
-def _draw_curves(axes: Axes, found: Reproduction, column: str, metric: str) -> None:
+def _draw_curves(axes: Axes, reproduction: Reproduction, column: str, metric: str) -> None:
     """For each row the mean of its seeds in the rounds that were measured, and a band from lowest to highest."""
     looks = zip(cycle(MARKERS), cycle(STYLES), strict=False)
-    for row, (marker, style) in zip(found.rows(column), looks, strict=False):
-        runs = found.results.runs.get((row, column), [])
+    for row, (marker, style) in zip(reproduction.rows(column), looks, strict=False):
+        runs = reproduction.results.runs.get((row, column), [])
         if not runs:
             continue
         curves = np.array([run.curve(metric) for run in runs])

@@ -31,6 +31,9 @@ const html = (name, attributes = {}, ...children) => make(null, name, attributes
 // No two of the first thirty series share colour and dashes, and no two of the first ten a shape.
 const styleOf = (i) => ({ colour: `k${i % COLOURS}`, dash: DASHES[i % DASHES.length], shape: i % SHAPES.length });
 
+// Floor and ceiling: grey and dotted, apart from whoever is compared.
+const referenceStyle = (i) => ({ colour: "reference-line", dash: i % 2 ? "1 3" : "5 5", shape: 8 + (i % 2) });
+
 const circle = (x, y, r) => `M${fixed(x - r)} ${fixed(y)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`;
 
 function marker(style, x, y, r = 3.6) {
@@ -49,12 +52,16 @@ function sample(style) { // a line as buttons and tooltips show it
 const extent = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
 const fixed = (value) => Math.round(value * 100) / 100;
 
+// About so many round values; at least two, since one alone says nothing of the scale.
 function ticks(low, high, count) {
   const rough = (high - low) / Math.max(count, 1);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999);
-  const values = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) values.push(i * step);
+  const steps = [0.1, 0.2, 0.5, 1, 2, 5, 10].map((m) => m * power);
+  let at = steps.findIndex((s) => s >= rough * 0.999);
+  const between = (step) => Math.floor(high / step + 1e-9) - Math.ceil(low / step - 1e-9) + 1;
+  while (at > 0 && between(steps[at]) < 2) at--;
+  const step = steps[at];
+  const values = Array.from({ length: between(step) }, (_, i) => (Math.ceil(low / step - 1e-9) + i) * step);
   return { values, digits: Math.max(0, Math.min(8, -Math.floor(Math.log10(step) + 1e-9))) };
 }
 
@@ -138,9 +145,11 @@ function axes(scale, chart, box) {
     const label = value.toFixed(up.digits) + (chart.percent ? " %" : "");
     parts.push(svg("text", { x: box.left - 8, y: y + 4, "text-anchor": "end" }, label));
   }
-  const along = ticks(scale.x0, scale.x1, (box.right - box.left) / 70).values.filter(Number.isInteger);
-  for (const value of along) {
-    parts.push(svg("text", { x: fixed(scale.x(value)), y: box.bottom + 18, "text-anchor": "middle" }, String(value)));
+  const along = ticks(scale.x0, scale.x1, (box.right - box.left) / 70);
+  const places = chart.cost ? along.values : along.values.filter(Number.isInteger);
+  for (const value of places) {
+    const label = value.toFixed(chart.cost ? along.digits : 0);
+    parts.push(svg("text", { x: fixed(scale.x(value)), y: box.bottom + 18, "text-anchor": "middle" }, label));
   }
   parts.push(svg("path", { class: "axis", d: `M${box.left} ${box.bottom}H${box.right}` }));
   parts.push(svg("text", { x: box.right, y: box.bottom + 34, "text-anchor": "end" }, `${chart.x} →`));
@@ -174,7 +183,8 @@ function addCursor(plot, picture, series, chart, scale, box, width) {
     const x = scale.x(rounds[at]);
     line.setAttribute("d", `M${fixed(x)} ${box.top}V${box.bottom}`);
     line.setAttribute("visibility", "visible");
-    tip.replaceChildren(html("b", {}, `${chart.x} ${rounds[at]}`), valuesAt(series, rounds[at], chart.percent));
+    const where = chart.cost ? `${rounds[at]} ${chart.x}` : `${chart.x} ${rounds[at]}`;
+    tip.replaceChildren(html("b", {}, where), valuesAt(series, rounds[at], chart));
     tip.hidden = false;
     const ratio = picture.clientWidth / width || 1;
     const [right, left] = [x * ratio + 14, x * ratio - 14 - tip.offsetWidth];
@@ -200,9 +210,10 @@ function addCursor(plot, picture, series, chart, scale, box, width) {
   });
 }
 
-function valuesAt(series, round, percent) {
+// Rounds are the same for all lines. What they cost is not: there each line has its last value so far.
+function valuesAt(series, round, { percent, cost }) {
   const rows = series
-    .map((s) => ({ s, i: s.curve.x.indexOf(round) }))
+    .map((s) => ({ s, i: cost ? s.curve.x.filter((x) => x <= round).length - 1 : s.curve.x.indexOf(round) }))
     .filter(({ i }) => i >= 0)
     .sort((a, b) => b.s.curve.mean[b.i] - a.s.curve.mean[a.i])
     .map(({ s: { name, style, curve }, i }) => html("tr", {},

@@ -1,82 +1,233 @@
-"""The table of a comparison: table.md, table.csv and table.json."""
+"""The table of a comparison: table.md, table.csv, table.json, table.tex, and seeds.csv with every run by itself."""
 
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedetf.comparison import fairness
+from fedetf.comparison import target as costs
 from fedetf.comparison.caption import failures
+from fedetf.comparison.judged import JUDGED
 from fedetf.comparison.run import Comparison
-from fedetf.comparison.table import Line, places
+from fedetf.comparison.standing import Standing
+from fedetf.comparison.table import Line, Table
 from fedetf.files import write_whole
-from fedetf.runs.read import ACCURACIES
+from fedetf.report.clients import client_rows, fairness_of, lead, shortfall_lines
+from fedetf.report.figures import critical_difference_figure, save_figure
+from fedetf.report.latex import to_latex
+from fedetf.report.numbers import COLUMNS, DEVIATION, TESTS, WORDS, mean_and_deviation, p_values, unit, with_interval
+from fedetf.report.target import target_lead, target_rows
+from fedetf.runs.identity import is_methods_own
+
+BAR = r"\|"  # as it is, not between columns
+FORMULA = ("=", "+", "@", "\t", "\r")  # a spreadsheet takes text that begins so for a formula
 
 
 def write_tables(comparison: Comparison) -> list[Path]:
-    """Write the three files and return where they are."""
-    lines, folder = comparison.lines, comparison.folder
-    failed = "".join(f"\n{line}" for line in failures(comparison.failed))
-    marks = "Mean±standard deviation (population) over seeds; in bold the best two on the seeds that all have."
-    note = f"\n{comparison.caption}. {marks}\n{failed}"
-    contents = {"table.md": to_markdown(lines) + note, "table.csv": to_csv(lines), "table.json": to_json(lines)}
+    """Write the files and return where they are."""
+    table, folder = comparison.table, comparison.folder
+    contents = {
+        "table.md": "\n".join(
+            filter(
+                None,
+                [
+                    to_markdown(table),
+                    best_table(comparison),
+                    target_table(comparison),
+                    clients_table(table),
+                    _tests(table),
+                    _note(comparison),
+                ],
+            )
+        ),
+        "table.csv": to_csv(records(table, comparison.target)),
+        "table.json": to_json(table, comparison.target),
+        "table.tex": to_latex(table, comparison.caption),
+        "seeds.csv": to_csv(comparison.per_seed),
+    }
     for name, text in contents.items():
         write_whole(folder / name, text.encode())
-    return [folder / name for name in contents]
+    return [*(folder / name for name in contents), *_diagrams(table, folder)]
 
 
-def to_markdown(lines: Sequence[Line]) -> str:
-    """Accuracies in percent, mean±std over seeds, the best two of each setting in bold."""
-    axes = list(lines[0].row) if lines else ["method"]
-    general = _marked(lines, "general")
-    personal = _marked(lines, "personal")
-    header = [*axes, "general (%)", "personal (%)", "seeds", "local epochs", "MiB sent per client"]
-    rows = [
-        [*line.row.values(), g, p, str(len(line.seeds)), f"{line.epochs:.1f}", f"{line.bytes_up / 2**20:.3g}"]
-        for line, g, p in zip(lines, general, personal, strict=True)
+def _diagrams(table: Table, folder: Path) -> list[Path]:
+    """The critical-difference diagrams, where there are settings and methods enough."""
+    drawn = {column: overall for column, overall in table.overall.items() if overall.found.drawable}
+    return [
+        save_figure(critical_difference_figure(overall, column), folder / f"critical-difference-{column}.{ending}")
+        for column, overall in drawn.items()
+        for ending in ("png", "pdf")
     ]
-    table = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(row)} |\n" for row in table)
 
 
-def _marked(lines: Sequence[Line], metric: str) -> list[str]:
-    """Each line's mean±std; bold where it is among the best two of its setting."""
-    cells = []
-    for line, place in zip(lines, places(lines, metric), strict=True):
-        spread = line.spread(metric)
-        text = "-" if spread is None else spread.percent()
-        cells.append(text if place is None else f"**{text}**")
-    return cells
+def _note(comparison: Comparison) -> str:
+    failed = "".join(f"\n{line}" for line in failures(comparison.failed))
+    overall = "".join(f"\n{said}\n" for said in over_settings(comparison.table))
+    return f"{comparison.caption}. {legend(comparison.table)}\n{overall}{failed}"
 
 
-def _records(lines: Sequence[Line]) -> list[dict[str, object]]:
-    """The numbers of each line by name; a place is 1 or 2, and None behind that."""
-    ranked = {metric: places(lines, metric) for metric in ACCURACIES}
-    records = []
-    for number, line in enumerate(lines):
-        record: dict[str, object] = dict(line.row)
-        for metric in ACCURACIES:
-            spread = line.spread(metric)
-            record[f"{metric}_mean"] = spread and spread.mean
-            record[f"{metric}_std"] = spread and spread.std
-        costs = {"seeds": len(line.seeds), "epochs_per_client": line.epochs, "bytes_up_per_client": line.bytes_up}
-        records.append({**record, **costs, **{f"{metric}_place": ranked[metric][number] for metric in ACCURACIES}})
-    return records
+def legend(table: Table) -> str:
+    """What the columns, ± and the words are."""
+    return f"{COLUMNS}. {DEVIATION}. {WORDS}." if table.compared_with else f"{COLUMNS}. {DEVIATION}."
 
 
-def to_csv(lines: Sequence[Line]) -> str:
+def over_settings(table: Table) -> list[str]:
+    """What all settings together say, in sentences; none if there is only one."""
+    return [f"{name.capitalize()}: {found.sentence}" for name, found in table.overall.items()]
+
+
+def to_markdown(table: Table) -> str:
+    """The values of every line, then the differences to the method that all are compared with."""
+    parts = [_markdown(_values(table))]
+    if table.compared_with:
+        parts.append(f"Differences to {table.compared_with}, on the same seeds, with 95 % intervals:\n")
+        parts.append(_markdown(_differences(table)))
+    return "\n".join(parts)
+
+
+def best_table(comparison: Comparison) -> str:
+    """Each method at its best, or why that cannot be said; nothing where every method was run in one setting."""
+    table, note = comparison.best
+    return f"{note}{':' if table.lines else '.'}\n\n{to_markdown(table) if table.lines else ''}" if note else ""
+
+
+def _values(table: Table) -> list[list[str]]:
+    of = unit(table.metric)
+    axes = list(table.lines[0].row) if table.lines else ["method"]
+    columns = [f"general ({of})", f"final model ({of})", f"personal ({of})"]
+    rows = [[*axes, *columns, "seeds", "local epochs", "MiB sent per client"]]
+    for line, standings in zip(table.lines, table.standings, strict=True):
+        values = [mean_and_deviation(standings[name].spread, table.metric) for name in ("general", "final", "personal")]
+        best = [standings["general"].best, False, standings["personal"].best]
+        marked = [f"**{value}**" if mark else value for value, mark in zip(values, best, strict=True)]
+        costs = [f"{line.epochs:.1f}", f"{line.bytes_up / 2**20:.3g}"]
+        rows.append([*_names(line), *marked, _seeds(table, line), *costs])
+    for setting, share in table.majority.items():
+        like = table.lines[table.settings[setting][0]]  # its axes but for the method are those of the setting
+        names = [
+            "majority class (reference)",
+            *("-" if k in like.own or is_methods_own(k) else v for k, v in list(like.row.items())[1:]),
+        ]
+        rows.append([*names, "-", "-", mean_and_deviation(share, table.metric), str(share.count), "-", "-"])
+    return rows
+
+
+def _names(line: Line) -> list[str]:
+    method, *others = line.row.values()
+    return [f"{method} (reference)" if line.reference else method, *others]
+
+
+def _seeds(table: Table, line: Line) -> str:
+    """How many seeds a line's values are over, and how many it has."""
+    standings = table.standings[table.lines.index(line)]
+    used = max((spread.count for name in JUDGED if (spread := standings[name].spread)), default=len(line.seeds))
+    return str(used) if used == len(line.seeds) else f"{used} of {len(line.seeds)}"
+
+
+def _differences(table: Table) -> list[list[str]]:
+    rows = [[*table.lines[0].row, *(head for name in JUDGED for head in (name, "shown"))]]
+    for line, judged in _compared(table):
+        cells = ((with_interval(standing.difference, table.metric), standing.words or "-") for standing in judged)
+        rows.append([*line.row.values(), *(cell for pair in cells for cell in pair)])
+    return rows
+
+
+def target_table(comparison: Comparison) -> str:
+    """What each line needs to reach the target; nothing without one."""
+    if comparison.target is None:
+        return ""
+    return f"{target_lead(comparison.target)}\n\n{_markdown(target_rows(comparison.lines, comparison.target))}"
+
+
+def clients_table(table: Table) -> str:
+    """How the clients of each line fare, and who is below what; the first only where runs have personal models."""
+    rows = client_rows(table.lines)
+    fare = f"{lead(table.lines)}\n\n{_markdown(rows)}" if rows else ""
+    low = "".join(f"- {line}\n" for line in shortfall_lines(table.lines))
+    return "\n".join(filter(None, [fare, low]))
+
+
+def _tests(table: Table) -> str:
+    """The p values behind the differences."""
+    if not table.compared_with:
+        return ""
+    rows = [[*table.lines[0].row, *JUDGED]]
+    rows += [[*line.row.values(), *map(p_values, judged)] for line, judged in _compared(table)]
+    return f"{TESTS}:\n\n{_markdown(rows)}"
+
+
+def _compared(table: Table) -> list[tuple[Line, list[Standing]]]:
+    """The lines that are compared with another, and how they stand."""
+    pairs = ((line, [found[name] for name in JUDGED]) for line, found in zip(table.lines, table.standings, strict=True))
+    return [(line, judged) for line, judged in pairs if any(standing.difference for standing in judged)]
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "".join(f"| {' | '.join(cell.replace('|', BAR) for cell in row)} |\n" for row in lines)
+
+
+# --- for programs -----------------------------------------------------------------------------------------------------
+
+
+def records(table: Table, target: float | None = None) -> list[dict[str, object]]:
+    """The numbers of each line by name, and what it needs to reach a target."""
+    found = zip(table.lines, fairness_of(table.lines), strict=True)
+    return [
+        {
+            **line.row,
+            **_judged(table, number),
+            **fairness.by_name(clients),
+            **_costs(line),
+            **({} if target is None else costs.by_name(costs.to_target(line.runs, target).mean)),
+            "reference": line.reference,
+        }
+        for number, (line, clients) in enumerate(found)
+    ]
+
+
+def _judged(table: Table, number: int) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, standing in table.standings[number].items():
+        spread, difference = standing.spread, standing.difference
+        found[f"{name}_mean"] = spread and spread.mean
+        found[f"{name}_std"] = spread and spread.std
+        if name in JUDGED:
+            found[f"{name}_best"] = standing.best
+            found[f"{name}_difference"] = difference and difference.mean
+            found[f"{name}_low"] = difference and difference.low
+            found[f"{name}_high"] = difference and difference.high
+            found[f"{name}_p_holm"] = standing.p
+            found[f"{name}_p_sign"] = difference and difference.sign_p
+            found[f"{name}_p_wilcoxon"] = difference and difference.wilcoxon_p
+            found[f"{name}_shown"] = standing.words or None
+    return found
+
+
+def _costs(line: Line) -> dict[str, object]:
+    return {"seeds": len(line.seeds), "epochs_per_client": line.epochs, "bytes_up_per_client": line.bytes_up}
+
+
+def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
     """The numbers as fractions, one line a row; empty where there is none."""
-    buffer, records = io.StringIO(), _records(lines)
-    writer = csv.DictWriter(buffer, list(records[0]) if records else ["method"], lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]) if rows else ["method"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows({name: _plain(value) for name, value in row.items()} for row in rows)
     return buffer.getvalue()
 
 
-def to_json(lines: Sequence[Line]) -> str:
+def _plain(value: object) -> object:
+    """A cell that no spreadsheet calculates: a name that looks like a formula gets an apostrophe in front."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def to_json(table: Table, target: float | None = None) -> str:
     """The same with the value of every seed; null where there is none."""
     rows = [
-        {**record, "seeds": line.seeds, "general": line.general, "personal": line.personal}
-        for record, line in zip(_records(lines), lines, strict=True)
+        {**record, "seeds": line.seeds, **{name: list(by_seed.values()) for name, by_seed in line.scores.items()}}
+        for record, line in zip(records(table, target), table.lines, strict=True)
     ]
     return json.dumps(rows, indent=2) + "\n"

@@ -2,33 +2,52 @@
 
 import math
 
+from fedetf.comparison.caption import NO_STAGE, reductions
+from fedetf.comparison.metric import ACCURACY
 from fedetf.diagnose import LEAST_GAIN, Diagnosis, Verdict
+from fedetf.heterogeneity import ToldApart, word
 from fedetf.metrics.skew import entropy_of
 from fedetf.redact import bare
 from fedetf.report.document import Section
 from fedetf.report.figures import accuracy_figure, partition_figure
+from fedetf.report.numbers import DEVIATION, mean_and_deviation
 from fedetf.report.tables import percent
+from fedetf.settings import flat
+from fedetf.statistics import Spread, paired
 
-MOST_SITES = 50  # so many are listed one by one
+MOST_SITES = 50  # the most that are listed one by one
 
 NAMES = {"fedavg": "FedAvg", "fedetf": "FedETF"}
 
+MADE_FOR = {
+    "labels": "Other mixes of classes: made for it are fedetf, fedgela and spherefed (a fixed classifier), fedlc and "
+    "fedrs (logits that know who holds what), fedntd and ccvr; of any method, server.weights=disco.",
+    "sizes": "Other sizes: large sites decide, since they count by size and train longer. server.weights=uniform "
+    "counts all alike, train.steps lets all train equally long, and fednova is made for unequal numbers of steps.",
+    "features": "Other inputs: fedbn is made for it, which keeps the normalisation layers of an encoder at each site; "
+    "or a model of each site's own, as of ditto, apfl and fedala.",
+    "nothing": "Sites hold much the same, so fedavg is likely to do; the trial below measures it.",
+}
 
-def diagnosis_title(found: Diagnosis) -> str:
+
+def diagnosis_title(diagnosis: Diagnosis) -> str:
     """The data and the trial in one line."""
-    s = found.settings
-    held = f"{len(found.partition)} clients, {s.data.describe()}"
-    trial = f"{bare(s.model.name)}, {s.train.rounds} rounds of {s.train.epochs} epochs"
-    return f"Diagnosis of {bare(s.data.name)}: {held}; trial: {trial}"
+    s = diagnosis.settings
+    clients = f"{len(diagnosis.partition)} clients, {s.data.describe()}"
+    left_out = [what for what in reductions(flat(s.model_dump())) if what != NO_STAGE]  # a trial never has that stage
+    trial = ", ".join([bare(s.model.name), s.train.describe(), *left_out])
+    return f"Diagnosis of {bare(s.data.name)}: {clients}; trial: {trial}"
 
 
-def diagnosis_sections(found: Diagnosis) -> list[Section]:
+def diagnosis_sections(diagnosis: Diagnosis) -> list[Section]:
     """The page: advice first, then what it rests on."""
-    return [_advice(found), _skew(found), _drift(found), _trial(found)]
+    return [_advice(diagnosis), _kinds(diagnosis), _skew(diagnosis), _drift(diagnosis), _trial(diagnosis)]
 
 
-def _advice(found: Diagnosis) -> Section:
-    advice, seeds = found.advice, len(found.seeds)
+def _advice(diagnosis: Diagnosis) -> Section:
+    advice, seeds = diagnosis.advice, len(diagnosis.seeds)
+    if advice.verdict is Verdict.DID_NOT_LEARN:
+        return _no_advice(diagnosis)
     gain = f"FedETF − FedAvg = {_points(advice.difference)} of general accuracy"
     if math.isnan(advice.low):
         certainty = f"{gain}, from a single seed: no interval can be given. Try three: --seeds 7,8,9."
@@ -43,23 +62,60 @@ def _advice(found: Diagnosis) -> Section:
         Verdict.MAY_HELP: "A gain is likely, but the seeds differ too much to be sure. Try more of them with --seeds.",
         Verdict.UNCLEAR: "The seeds differ too much to say. Try more of them with --seeds, or more --rounds.",
     }
-    spread = 1.96 * math.sqrt(_share_variance(found) / found.test_samples)
+    spread = 1.96 * math.sqrt(_share_variance(diagnosis) / diagnosis.test_samples)
     limits = (
-        f"The interval covers seeds, not the choice of test images: with {found.test_samples} of them an accuracy is "
-        f"known to about ±{100 * spread:.1f} points. A trial is short; more rounds or epochs can change the picture."
+        f"The interval covers seeds, not the choice of test images: with {diagnosis.test_samples} of them an accuracy "
+        f"is known to about ±{100 * spread:.1f} points. A trial is short; more rounds or epochs can change the picture."
     )
     return Section(f"Advice: {advice.verdict.value}", [certainty, reasons[advice.verdict], limits])
 
 
-def _skew(found: Diagnosis) -> Section:
-    skew, partition = found.skew, found.partition
+def _no_advice(diagnosis: Diagnosis) -> Section:
+    said = (
+        f"The most frequent class of the test set alone gives {percent(diagnosis.chance)}. With most seeds neither "
+        f"method is above that by more than {100 * LEAST_GAIN:.0f} point (exact binomial test on "
+        f"{diagnosis.test_samples} images, 5%), so what they differ by tells nothing."
+    )
+    remedy = "Give the trial a chance: more --rounds or --epochs, another rate (--set train.lr=...), or more data."
+    return Section(f"No advice: {diagnosis.advice.verdict.value}", [said, remedy])
+
+
+def _kinds(diagnosis: Diagnosis) -> Section:
+    """In labels, in sizes, in features; and which methods are made for what there is."""
+    found = diagnosis.heterogeneity
+    levels = {"labels": found.labels, "sizes": found.sizes, "features": found.features or "not known"}
+    there = [kind for kind, level in levels.items() if level not in ("none", "not known")]
+    title = "What kind of heterogeneity: " + (" and ".join(there) if there else "none to speak of")
+    return Section(
+        title,
+        [_told_apart(found.told_apart), *(MADE_FOR[kind] for kind in there or ["nothing"])],
+        ["in", "how much"],
+        [[kind, level] for kind, level in levels.items()],
+    )
+
+
+def _told_apart(found: ToldApart | None) -> str:
+    if found is None:
+        return "Features: there are too few samples or sites to say whether sites see different inputs."
+    share, chance = percent(found.accuracy), percent(found.chance)
+    measured = (
+        f"a classifier that is told the class guesses the site of {found.rows:,} held-out samples right in {share} "
+        f"of cases, where chance gives {chance} ({found.sites} sites, permutation test p = {found.p:.3g})"
+    )
+    if word(found.level) == "none":
+        return f"Features: no difference shown; {measured}."
+    return f"Features: samples of the same class look different from site to site; {measured}."
+
+
+def _skew(diagnosis: Diagnosis) -> Section:
+    skew, partition = diagnosis.skew, diagnosis.partition
     C = len(partition.classes)
     shares = partition.counts.sum(axis=0) / partition.counts.sum()
     entropy = float(entropy_of(shares))  # what there is to know of the class
     level = skew.mutual_information / entropy if entropy > 0 else 0.0
-    word = "none to speak of" if level < 0.05 else "mild" if level < 0.25 else "strong" if level < 0.6 else "extreme"
+    much = diagnosis.heterogeneity.labels.replace("none", "none to speak of")
     sentences = [
-        f"Label skew: {word}. Knowing the site tells {100 * level:.0f}% of what there is to know about the class "
+        f"Label skew: {much}. Knowing the site tells {100 * level:.0f}% of what there is to know about the class "
         f"(mutual information {skew.mutual_information:.2f} of {entropy:.2f} nats).",
         f"A site holds {skew.mean('effective_classes'):.1f} classes in effect, of {C} (mean over sites); "
         f"{skew.single_class} of {len(skew.clients)} hold a single one. "
@@ -83,8 +139,8 @@ def _skew(found: Diagnosis) -> Section:
     return Section("Who holds what", sentences, columns, rows, [partition_figure(partition, "who holds what")])
 
 
-def _drift(found: Diagnosis) -> Section:
-    drift = found.drift
+def _drift(diagnosis: Diagnosis) -> Section:
+    drift = diagnosis.drift
     if math.isnan(drift.classifiers):
         return Section("Drift of local classifiers", ["With a single site nothing can drift apart."])
     agreed = f"the sites' weight vectors for the same class agree to a cosine of {drift.classifiers:.2f}"
@@ -100,20 +156,27 @@ def _drift(found: Diagnosis) -> Section:
     )
 
 
-def _trial(found: Diagnosis) -> Section:
-    columns = ["general accuracy", *(f"seed {seed}" for seed in found.seeds), "mean"]
+def _trial(diagnosis: Diagnosis) -> Section:
+    columns = ["general accuracy", *(f"seed {seed}" for seed in diagnosis.seeds), "mean ± std (%)"]
     rows = [
-        [NAMES[method], *map(percent, values), percent(sum(values) / len(values))]
-        for method, values in found.general.items()
+        [NAMES[method], *map(percent, values), mean_and_deviation(Spread.of(values), ACCURACY)]
+        for method, values in diagnosis.general.items()
     ]
-    curves = {NAMES[method]: values for method, values in found.curves.items()}
-    measured = ["Of one model for all sites on the test set, mean of the last five rounds."]
-    pictures = [accuracy_figure(curves, "the trial")] if found.settings.measure.every == 1 else []
+    curves = {NAMES[method]: values for method, values in diagnosis.curves.items()}
+    measured = [f"Of one model for all sites on the test set, mean of the last five rounds; {DEVIATION}."]
+    by_seed = {method: dict(zip(diagnosis.seeds, values, strict=True)) for method, values in diagnosis.general.items()}
+    pair = paired(by_seed["fedetf"], by_seed["fedavg"])
+    if pair is not None and pair.n > 1:
+        exact = f"sign test p = {pair.sign_p:.2g}, Wilcoxon's p = {pair.wilcoxon_p:.2g}"
+        measured.append(
+            f"FedETF against FedAvg, seed by seed, by exact tests that assume less than the interval: {exact}."
+        )
+    pictures = [accuracy_figure(curves, "the trial")] if diagnosis.settings.measure.every == 1 else []
     return Section("The trial", measured, columns, rows, pictures)
 
 
-def _share_variance(found: Diagnosis) -> float:
-    accuracy = sum(map(sum, found.general.values())) / sum(map(len, found.general.values()))
+def _share_variance(diagnosis: Diagnosis) -> float:
+    accuracy = sum(map(sum, diagnosis.general.values())) / sum(map(len, diagnosis.general.values()))
     return accuracy * (1 - accuracy)
 
 

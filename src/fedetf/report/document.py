@@ -62,7 +62,7 @@ def to_html(title: str, sections: Sequence[Section]) -> str:
         if section.columns:
             lines = [_line("th", section.columns), *(_line("td", row) for row in section.rows)]
             parts.append("<table>\n" + "\n".join(lines) + "\n</table>")
-        parts += [f'<img alt="{html.escape(section.title)}" src="{_embedded(figure)}">' for figure in section.figures]
+        parts += [f'<img alt="{html.escape(section.title)}" src="{embedded(figure)}">' for figure in section.figures]
     viewport = '<meta name="viewport" content="width=device-width">'
     head = f'<meta charset="utf-8">{viewport}<title>{html.escape(title)}</title><style>{STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
@@ -72,7 +72,8 @@ def _line(tag: str, cells: Sequence[str]) -> str:
     return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
 
-def _embedded(figure: Figure) -> str:
+def embedded(figure: Figure) -> str:
+    """A picture as an address that holds it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

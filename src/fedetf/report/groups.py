@@ -1,14 +1,18 @@
 """Sorts runs into methods × settings, with the seeds of each pair together, and names what differs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from fedetf.comparison.ranking import Spread
+from fedetf.comparison.judged import Judged
+from fedetf.comparison.metric import ACCURACY, find_quantity
+from fedetf.comparison.references import is_reference
+from fedetf.errors import UserError
 from fedetf.methods import METHODS
 from fedetf.redact import bare, redacted
-from fedetf.runs.identity import decides_numbers, is_methods_own
-from fedetf.runs.read import Problem, Run, by_seed
+from fedetf.runs.identity import decides_numbers, is_choice, is_methods_own
+from fedetf.runs.read import SCORES, Problem, Run, scores_by_seed
 from fedetf.settings import PersonalSettings
 
 
@@ -19,19 +23,62 @@ class Group:
     variant: str
     setting: str
     runs: list[Run]
+    metric: str = ACCURACY.name
+
+    @property
+    def done(self) -> bool:
+        """Whether its runs are; one that goes on is a group by itself."""
+        return all(run.done for run in self.runs)
 
     @property
     def seeds(self) -> list[int]:
         """The seeds, in order."""
         return [run.seed for run in self.runs]
 
-    def scores(self, metric: str) -> dict[int, float]:
-        """General or personal accuracy by seed, where there is one."""
-        return by_seed(self.runs, metric)
+    @property
+    def name(self) -> str:
+        """What it is called among its rivals."""
+        return self.variant
 
-    def spread(self, metric: str) -> Spread | None:
-        """Mean and deviation over its seeds."""
-        return Spread.of(self.scores(metric).values())
+    @property
+    def names(self) -> list[str]:
+        """What it can be called by."""
+        method = str(self.runs[0].settings["method.name"])
+        return [self.variant, method, method_name(method)]
+
+    @property
+    def reference(self) -> bool:
+        """Whether it is there to compare with, and no rival."""
+        return is_reference(str(self.runs[0].settings["method.name"]))
+
+    @cached_property
+    def scores(self) -> dict[str, dict[int, float]]:
+        """Its values by seed, in each column."""
+        return {which: scores_by_seed(self.runs, which, self.metric) for which in SCORES}
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What a page's tables are judged by."""
+
+    metric: str = ACCURACY.name
+    against: str | None = None  # the method that others are compared with; None: FedETF, or the first
+
+    def of(self, groups: list[Group]) -> Judged[Group]:
+        """The groups, judged."""
+        quantity = find_quantity(self.metric)[1]
+        if groups and not any(by_seed for group in groups for by_seed in group.scores.values()):
+            raise UserError(
+                f"no run here has recorded {self.metric}; repeat them with --set measure.metrics={self.metric}"
+            )
+        names = {name.lower() for group in groups if not group.reference for name in group.names}
+        if groups and self.against is not None and self.against.lower() not in names:
+            choice = ", ".join(dict.fromkeys(group.name for group in groups if not group.reference))
+            raise UserError(f"--against {self.against} is none of the methods here; choose from {choice}")
+        return Judged(groups, quantity, self.against)
+
+
+BY_ACCURACY = Judging()
 
 
 @dataclass(frozen=True)
@@ -44,34 +91,55 @@ class Arrangement:
     axes: list[str]  # the dotted keys that tell settings apart
     common: dict[str, Any]  # what all runs share
     doubles: list[Problem] = field(default_factory=list)
+    judging: Judging = BY_ACCURACY
+
+    @cached_property
+    def judged(self) -> Judged[Group]:
+        """How the groups stand; all of them are done."""
+        return self.judging.of(self.groups)
+
+    @property
+    def finished(self) -> "Arrangement":
+        """What is done: the numbers that can be compared."""
+        groups = [group for group in self.groups if group.done]
+        variants = [name for name in self.variants if any(group.variant == name for group in groups)]
+        settings = [name for name in self.settings if any(group.setting == name for group in groups)]
+        return replace(self, variants=variants, settings=settings, groups=groups)
 
     def get(self, variant: str, setting: str) -> Group | None:
         """The group of a pair, if there are runs of it."""
         return next((g for g in self.groups if (g.variant, g.setting) == (variant, setting)), None)
 
 
-def arrange(runs: Sequence[Run]) -> Arrangement:
+def arrange(runs: Sequence[Run], judging: Judging = BY_ACCURACY) -> Arrangement:
     """Methods × settings; a run that is there twice is taken once."""
     runs, doubles = _without_doubles(runs)
     differing = _differing([run.settings for run in runs])
-    own = [key for key in differing if is_methods_own(key)]
-    runs = sorted(runs, key=lambda run: (_rank(run), [_own_place(run, key) for key in own], run.seed))
+    own = [key for key in differing if is_methods_own(key) or _is_single(runs, key)]
+    runs = sorted(runs, key=lambda run: (_rank(run), [_own_place(run, key) for key in own], not run.done, run.seed))
     axes = [key for key in differing if key not in own]
     settings = _names_of_settings(runs, axes)
-    variants = _names_of_variants(runs, settings)
+    variants = _names_of_variants(runs, settings, own)
     groups: dict[tuple[str, str], list[Run]] = {}
     for run, variant, setting in zip(runs, variants, settings, strict=True):
         groups.setdefault((variant, setting), []).append(run)
     ordered = sorted(zip(runs, settings, strict=True), key=lambda pair: [_sortable(pair[0].settings, k) for k in axes])
     common = {k: v for k, v in runs[0].settings.items() if all(_same(r.settings, k, v) for r in runs)}
+    found = [Group(*names, members, judging.metric) for names, members in groups.items()]
     return Arrangement(
         variants=list(dict.fromkeys(variants)),
         settings=list(dict.fromkeys(name for _, name in ordered)),
-        groups=[Group(*names, members) for names, members in groups.items()],
+        groups=found,
         axes=axes,
         common=common,
         doubles=doubles,
+        judging=judging,
     )
+
+
+def stage(run: Run) -> str:
+    """What the name of a run that is not done ends with."""
+    return f" (seed {run.seed}, running)"
 
 
 def show(value: Any) -> str:
@@ -94,7 +162,8 @@ def _without_doubles(runs: Sequence[Run]) -> tuple[list[Run], list[Problem]]:
     doubles = []
     for run in sorted(runs, key=lambda run: -sum(len(line.measures) for line in run.rounds)):
         decisive = {key: value for key, value in run.settings.items() if _tells_apart(key)}
-        kept = first.setdefault(repr([run.seed, *sorted(decisive.items())]), run)
+        where = None if run.done else run.folder  # one that goes on is shown beside those that are done
+        kept = first.setdefault(repr([where, run.seed, *sorted(decisive.items())]), run)
         if kept is not run:
             doubles.append(Problem(run.folder, f"has the settings and seed of {kept.folder}, which is shown"))
     return list(first.values()), doubles
@@ -106,8 +175,10 @@ def _tells_apart(key: str) -> bool:
 
 
 def _rank(run: Run) -> int:
-    """The order of the paper's tables; a user's own methods come last."""
+    """The order of the paper's tables; then a user's own methods, and the references last."""
     name = run.settings["method.name"]
+    if is_reference(name):
+        return len(METHODS) + 1
     return list(METHODS).index(name) if name in METHODS else len(METHODS)
 
 
@@ -143,22 +214,38 @@ def _part(key: str, value: Any) -> str:
     return show(value) if key in ("data.name", "model.name") else f"{key.rpartition('.')[2]} = {show(value)}"
 
 
-def _names_of_variants(runs: Sequence[Run], settings: Sequence[str]) -> list[str]:
-    """The method, and those of its own numbers that differ between its runs in one setting and from the default."""
+def _is_single(runs: Sequence[Run], key: str) -> bool:
+    """Whether a setting that can be chosen for a method was: methods differ in the values that they have of it."""
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        values.setdefault(run.settings["method.name"], set()).add(repr(run.settings.get(key)))
+    return is_choice(key) and any(each != next(iter(values.values())) for each in values.values())
+
+
+def _names_of_variants(runs: Sequence[Run], settings: Sequence[str], own: Sequence[str]) -> list[str]:
+    """The method, and those of its own numbers that differ between its runs in one setting and from the default.
+
+    A number that was chosen for single methods is always told.
+    """
     methods = [run.settings["method.name"] for run in runs]
     told_apart: dict[str, list[str]] = {}
     for method, setting in dict.fromkeys(zip(methods, settings, strict=True)):
         rivals = [r for r, m, s in zip(runs, methods, settings, strict=True) if (m, s) == (method, setting)]
-        keys = [key for key in _differing([r.settings for r in rivals]) if is_methods_own(key)]
+        keys = [key for key in _differing([r.settings for r in rivals]) if key in own]
+        keys += [key for key in own if not is_methods_own(key)]
         told_apart[method] = list(dict.fromkeys([*told_apart.get(method, []), *keys]))
     short = {method: method_name(method) for method in methods}
     names = []
     for run, method in zip(runs, methods, strict=True):
         name = short[method] if list(short.values()).count(short[method]) == 1 else show(method)
         chosen = [key for key in told_apart[method] if not _same(run.settings, key, _default(method, key))]
-        own = ", ".join(f"{k.removeprefix('method.')} = {show(run.settings.get(k))}" for k in chosen)
-        names.append(f"{name} ({own})" if own else name)
+        shown = ", ".join(f"{_short(key)} = {show(run.settings.get(key))}" for key in chosen)
+        names.append((f"{name} ({shown})" if shown else name) + ("" if run.done else stage(run)))
     return names
+
+
+def _short(key: str) -> str:
+    return key.removeprefix("method.").removeprefix("train.")
 
 
 def _default(method: str, key: str) -> Any:

@@ -1,6 +1,6 @@
 // What is shown: which methods or settings are compared, which lines are hidden, and when it is drawn again.
 
-const data = JSON.parse(document.getElementById("data").textContent);
+let data = JSON.parse(document.getElementById("data").textContent);
 const view = document.getElementById("view");
 const hidden = new Set(); // names of lines
 const PRINT = { wide: 680, narrow: 325 }; // widths on paper
@@ -10,10 +10,12 @@ let printing = false;
 function lines() {
   const [kind, index] = view.value.split(":");
   const names = kind === "setting" ? data.variants : data.settings;
+  const rivals = names.filter((name) => !data.references.includes(name));
   const mine = kind === "setting" ? 0 : 1; // place of a line's own number in curve.at
   return names.map((name, i) => ({
     name,
-    style: styleOf(names.length - 1 - i),
+    style: data.references.includes(name) ? referenceStyle(data.references.indexOf(name))
+      : styleOf(rivals.length - 1 - rivals.indexOf(name)),
     curveIn: (chart) => chart.curves.find(({ at }) => at[mine] === i && at[1 - mine] === Number(index)),
   }));
 }
@@ -34,6 +36,7 @@ function drawChart(figure, all) {
 function drawHolding() {
   const figure = document.getElementById("holds");
   const holding = data.holdings[Number(document.getElementById("holding").value)];
+  if (!holding) return; // no run yet
   figure.querySelectorAll(".plot, .hint").forEach((old) => old.remove());
   figure.hidden = !holding.counts.length; // real sites do not tell
   if (!figure.hidden) figure.append(...holdsPlot(holding, printing ? PRINT.wide : figure.clientWidth));
@@ -57,8 +60,15 @@ function drawToggles(all) {
 }
 
 function drawCharts() {
+  markWide();
   const all = lines();
   document.querySelectorAll("figure[data-chart]").forEach((figure) => drawChart(figure, all));
+}
+
+function markWide() { // tables that are wider than the page say so
+  document.querySelectorAll(".scroll").forEach((box) => {
+    box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+  });
 }
 
 function drawAll() {
@@ -75,14 +85,24 @@ function print(begins) {
   drawAll();
 }
 
+function refresh() {
+  view.closest("label").hidden = view.options.length < 2;
+  document.getElementById("holding").closest("label").hidden = data.holdings.length < 2;
+  drawToggles(lines());
+  drawAll();
+}
+
 document.documentElement.classList.add("js");
-view.closest("label").hidden = view.options.length < 2;
-document.getElementById("holding").closest("label").hidden = data.holdings.length < 2;
-drawToggles(lines());
-drawAll();
-view.addEventListener("change", () => { hidden.clear(); drawToggles(lines()); drawCharts(); });
-document.getElementById("holding").addEventListener("change", drawHolding);
-document.querySelectorAll("details").forEach((fold) => fold.addEventListener("toggle", drawCharts));
+refresh();
+// Heard by the document, since a live page replaces its parts.
+document.addEventListener("change", ({ target }) => {
+  if (target.id === "holding") drawHolding();
+  if (target !== view) return;
+  hidden.clear();
+  drawToggles(lines());
+  drawCharts();
+});
+document.addEventListener("toggle", drawCharts, true); // of any details: it does not bubble
 window.addEventListener("beforeprint", () => print(true));
 window.addEventListener("afterprint", () => print(false));
 let lastWidth = document.documentElement.clientWidth;

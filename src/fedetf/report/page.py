@@ -11,15 +11,29 @@ from string import Template
 from typing import Any
 
 from fedetf import __version__
+from fedetf.comparison.best import at_their_best
 from fedetf.errors import UserError
 from fedetf.files import make_folder, packaged, write_whole
-from fedetf.report import sections
-from fedetf.report.curves import ACCURACY, FINETUNING, LOSS, Chart, curve, measure_charts
-from fedetf.report.groups import Arrangement, arrange, show
-from fedetf.report.html import Html, join, safe_json, tag, text
+from fedetf.report import results, sections
+from fedetf.report.clients import client_rows, lead, shortfall_lines
+from fedetf.report.curves import (
+    ACCURACY,
+    CLIENTS,
+    FINETUNING,
+    LOSS,
+    OVER_BYTES,
+    OVER_PASSES,
+    Chart,
+    curve,
+    measure_charts,
+)
+from fedetf.report.groups import BY_ACCURACY, Arrangement, Judging, arrange, show
+from fedetf.report.html import Html, heading, join, safe_json, table, tag, text
+from fedetf.report.target import target_lead, target_rows
 from fedetf.runs.read import Problem, Run, gather
 
 SCRIPTS = ("chart.js", "holds.js", "page.js")
+LIVE_SCRIPTS = ("chart.js", "holds.js", "live.js", "page.js")  # live.js sees the page before anything is drawn in it
 MOST_CLIENTS = 100  # in the chart of who holds what
 
 
@@ -40,10 +54,18 @@ class About:
     sentences: Sequence[str]
 
 
-def write_report(folders: Sequence[str | Path], out: str | Path, about: About | None = None) -> Report:
+def write_report(
+    folders: Sequence[str | Path],
+    out: str | Path,
+    about: About | None = None,
+    target: float | None = None,
+    judging: Judging = BY_ACCURACY,
+) -> Report:
     """Write one HTML page about the runs in some folders (run folders, or folders that hold any at any depth).
 
-    Runs that are unfinished or damaged are named on the page and left out of its numbers. ``about`` stands above all.
+    Runs that are unfinished or damaged are named on the page and left out of its numbers. ``about`` stands above all;
+    with a ``target``, a general accuracy, the page says what it takes to reach it. ``judging`` says which metric its
+    tables have, and which method all others are compared with.
     """
     path = Path(out)
     if path.suffix != ".html" or path.is_dir():
@@ -52,55 +74,89 @@ def write_report(folders: Sequence[str | Path], out: str | Path, about: About | 
     if not runs:
         first = left_out[0]
         raise UserError(f"no finished run to report on; for example {first.folder}: {first.reason}")
-    arranged = arrange(runs)
+    arranged = arrange(runs, judging)
     left_out = [*left_out, *arranged.doubles]
     make_folder(path.parent)
-    write_whole(path, render(arranged, left_out, about).encode())
+    write_whole(path, render(arranged, left_out, about, target=target).encode())
     return Report(path, sum(len(group.runs) for group in arranged.groups), left_out)
 
 
-def render(arranged: Arrangement, left_out: Sequence[Problem] = (), about: About | None = None) -> str:
-    """The page."""
+def render(
+    arranged: Arrangement,
+    left_out: Sequence[Problem] = (),
+    about: About | None = None,
+    live: bool = False,
+    target: float | None = None,
+) -> str:
+    """The page; a live one is served, and keeps itself current."""
+    finished = arranged.finished
     main, more = measure_charts(arranged)
-    charts = [ACCURACY, LOSS, FINETUNING, *main, *more]
+    charts = [ACCURACY, OVER_BYTES, OVER_PASSES, LOSS, FINETUNING, CLIENTS, *main, *more]
     holdings = _holdings(arranged)
-    script = "\n".join(_file(name) for name in SCRIPTS)
     drawn = {chart.key: _data(chart, arranged) for chart in charts}
-    data = {"variants": arranged.variants, "settings": arranged.settings, "charts": drawn, "holdings": holdings}
+    references = list(dict.fromkeys(group.name for group in arranged.groups if group.reference))
+    data = {
+        "variants": arranged.variants,
+        "settings": arranged.settings,
+        "references": references,
+        "charts": drawn,
+        "holdings": holdings,
+    }
     parts = {
-        "policy": f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_hash(script)}",
+        "policy": policy(live),
         "title": text(about.title if about else sections.title(arranged)),
         "about": tag("ul", *(tag("li", said) for said in about.sentences), class_="about") if about else "",
         "subtitle": text(sections.subtitle(arranged)),
-        "takeaways": sections.takeaways(arranged),
+        "takeaways": results.takeaways(finished),
+        "running": sections.running(arranged),
         "problems": join([sections.problems(left_out), sections.absences(arranged)]),
-        "results": sections.results(arranged),
+        "lead": results.lead(finished),
+        "results": join([results.results(finished), _best(finished)]),
+        "differences": results.differences(finished),
         "views": _views(arranged),
         "accuracy": _figure(ACCURACY, wide=True),
         "loss": _fold("Training loss", [_figure(LOSS)]),
+        "costs": _fold("Over bytes and image passes instead of rounds", [_figure(OVER_BYTES), _figure(OVER_PASSES)]),
         "measures": _measures(main, more),
         "finetuning": _finetuning(bool(drawn[FINETUNING.key]["curves"])),
+        "clients": _clients(finished),
         "holdings": sections.choice("holding", [h["name"] for h in holdings], "Partition"),
         "described": join(tag("p", h["text"], class_="described") for h in holdings[:1]),
-        "cost": sections.cost(arranged),
+        "cost": sections.cost(finished),
+        "target": "" if target is None else _target(finished, target),
         "differing": sections.differing_settings(arranged),
         "common": sections.common_settings(arranged),
         "commands": sections.commands(arranged),
         "made": f"Made by fedetf {__version__} on {time.strftime('%Y-%m-%d')}.",
         "style": _file("page.css"),
         "data": safe_json(data),
-        "script": script,
+        "script": _script(live),
     }
     return Template(_file("page.html")).substitute(parts)
 
 
+def _best(arranged: Arrangement) -> Html:
+    """Each method at its best, where several settings of one were run."""
+    best = at_their_best([run for group in arranged.groups for run in group.runs])
+    if not best.runs:
+        return tag("p", f"{best.note}.", class_="note") if best.note else Html("")
+    table = results.results(arrange(best.runs, Judging(arranged.judging.metric)))
+    return join([tag("h3", "Each at its best"), tag("p", f"{best.note}.", class_="note"), table])
+
+
+def policy(live: bool = False) -> str:
+    """What the page may do: run its own script, by its hash, and nothing else; a live one asks its own server too."""
+    digest = base64.b64encode(hashlib.sha256(_script(live).encode()).digest()).decode()
+    asks = "; connect-src 'self'" if live else ""
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'{asks}"
+
+
+def _script(live: bool) -> str:
+    return "\n".join(_file(name) for name in (LIVE_SCRIPTS if live else SCRIPTS))
+
+
 def _file(name: str) -> str:
     return packaged("report", name)
-
-
-def _hash(script: str) -> str:
-    """The script as the page's policy names it: no other script runs."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 # --- what the script draws --------------------------------------------------------------------------------------------
@@ -109,20 +165,20 @@ def _hash(script: str) -> str:
 def _data(chart: Chart, arranged: Arrangement) -> dict[str, Any]:
     curves = []
     for group in arranged.groups:
-        drawn = curve(group.runs, chart.of)
+        drawn = curve(group.runs, chart.of, chart.along)
         if drawn is not None:
             place = [arranged.variants.index(group.variant), arranged.settings.index(group.setting)]
             curves.append({"at": place, **drawn})
-    return {"x": chart.x, "percent": chart.percent, "curves": curves}
+    return {"x": chart.x, "percent": chart.percent, "cost": chart.along is not None, "curves": curves}
 
 
 def _holdings(arranged: Arrangement) -> list[dict[str, Any]]:
     """Each partition once, with its name."""
     distinct: dict[str, tuple[Run, list[int]]] = {}
     for run in (run for name in arranged.settings for g in arranged.groups if g.setting == name for run in g.runs):
-        key = json.dumps([run.holdings.classes, *(held.counts for held in run.holdings.clients)])
+        key = json.dumps([run.holdings.classes, *(client.counts for client in run.holdings.clients)])
         seeds = distinct.setdefault(key, (run, []))[1]
-        seeds += [run.result.seed] if run.result.seed not in seeds else []
+        seeds += [run.seed] if run.seed not in seeds else []
     return [_holding(run, seeds) for run, seeds in distinct.values()]
 
 
@@ -132,9 +188,9 @@ def _holding(run: Run, seeds: Sequence[int]) -> dict[str, Any]:
     dealt = f"alpha = {show(s.get('data.alpha'))}" if how == "dirichlet" else how
     if s.get("data.site_column") is not None:
         dealt = f"one for each {s['data.site_column']}"
-    held = f"{len(clients)} sites" if run.holdings.elsewhere else f"{len(clients)} clients, {dealt}"
+    clients_text = f"{len(clients)} sites" if run.holdings.elsewhere else f"{len(clients)} clients, {dealt}"
     return {
-        "name": f"{show(s.get('data.name'))}, {held}, seed {', '.join(map(str, seeds))}",
+        "name": f"{show(s.get('data.name'))}, {clients_text}, seed {', '.join(map(str, seeds))}",
         "text": sections.describe_holdings(run),
         "classes": run.holdings.classes,
         "clients": len(clients),
@@ -175,6 +231,28 @@ def _measures(main: Sequence[Chart], more: Sequence[Chart]) -> Html:
         return tag("p", "These runs did not record them. Repeat a run with ", how, " to see them here.", class_="note")
     shown = tag("div", *map(_figure, main), class_="charts")
     return join([shown, *([_fold("More measures", [_figure(chart) for chart in more])] if more else [])])
+
+
+def _clients(arranged: Arrangement) -> Html:
+    """How clients fare, and who is below what; of the first nothing where no run has personal models."""
+    rows, low = client_rows(arranged.groups), shortfall_lines(arranged.groups)
+    named = tag("ul", *(tag("li", line) for line in low), class_="note") if low else Html("")
+    title = tag("h2", "How the clients fare")
+    if not rows:
+        return tag("section", title, named, id="clients") if low else named
+    picture = tag("div", _figure(CLIENTS, wide=True), class_="scripted")
+    said = tag("p", lead(arranged.groups), class_="lead")
+    rows = [rows[0], *([*row, tag("td", worst, class_="long")] for *row, worst in rows[1:])]
+    return tag("section", title, said, _rows(rows), named, picture, id="clients")
+
+
+def _target(arranged: Arrangement, target: float) -> Html:
+    said = tag("p", target_lead(target), class_="lead")
+    return join([tag("h3", "To the target"), said, _rows(target_rows(arranged.groups, target))])
+
+
+def _rows(rows: Sequence[Sequence[str]]) -> Html:
+    return table([heading(rows[0])], rows[1:])
 
 
 def _finetuning(there: bool) -> Html:

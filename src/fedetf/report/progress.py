@@ -120,6 +120,9 @@ class PlainProgress(Listener):
 
     def _say(self, line: str) -> None:
         self._said = time.monotonic()
+        self._write(line)
+
+    def _write(self, line: str) -> None:
         self._console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -223,5 +226,6 @@ def describe(record: Round) -> str:
     loss = "-" if record.loss is None else f"{record.loss:.3f}"
     general = "" if record.general is None else f"  general {percent(record.general)}"
     general += "" if record.completed is None else f" ({percent(record.completed.general)} completed)"
+    general += "" if record.reported.validation is None else f"  validation {percent(record.reported.validation)}"
     refused = f"  {len(record.refused)} updates refused" if record.refused else ""
     return f"loss {loss}{general}{refused}"

@@ -2,17 +2,17 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
-from fedetf.comparison.ranking import Spread, rank
+from fedetf.comparison.caption import reductions
 from fedetf.own_code import asks_for_code
 from fedetf.redact import bare, without_folders
-from fedetf.report.groups import Arrangement, Group, show
+from fedetf.report.groups import Arrangement, Group, show, stage
 from fedetf.report.html import Html, heading, join, table, tag
-from fedetf.runs.read import ACCURACIES, Problem, Run, in_words
+from fedetf.runs.read import Problem, Run, in_words
 
 DASH = "–"
-MOST_SETTINGS = 2  # with more than that, the table says it better than sentences
 
 
 # --- the head of the page ---------------------------------------------------------------------------------------------
@@ -22,8 +22,13 @@ def title(arranged: Arrangement) -> str:
     """The page in a few words."""
     methods = list(dict.fromkeys(variant.partition(" (")[0] for variant in arranged.variants))
     datasets = list(dict.fromkeys(show(run.settings.get("data.name")) for g in arranged.groups for run in g.runs))
+    references = {group.name for group in arranged.groups if group.reference}
+    methods = [name for name in methods if name not in references] or methods
     compared = " and ".join(methods) if len(methods) < 3 else f"{len(methods)} methods"
-    return f"{compared} on {', '.join(datasets)}"
+    runs = [run for group in arranged.groups for run in group.runs]
+    less = dict.fromkeys(said for run in runs for said in reductions(run.settings))
+    reduced = f" (reduced: {', '.join(less)})" if less else ""
+    return f"{compared} on {', '.join(datasets)}{reduced}"
 
 
 def subtitle(arranged: Arrangement) -> str:
@@ -45,50 +50,34 @@ def _elsewhere(arranged: Arrangement) -> Iterator[bool]:
     return (run.holdings.elsewhere for group in arranged.groups for run in group.runs)
 
 
-def takeaways(arranged: Arrangement) -> Html:
-    """What came out, in sentences."""
-    if len(arranged.settings) > MOST_SETTINGS or len(arranged.variants) == 1 < len(arranged.settings):
+def running(arranged: Arrangement) -> Html:
+    """How far the runs are that are not done."""
+    there = [(group, run) for group in arranged.groups for run in group.runs if not run.done]
+    if not there:
         return Html("")
-    sentences = []
-    for setting in arranged.settings:
-        groups = [group for group in arranged.groups if group.setting == setting]
-        where = f", {setting}" if setting else ""
-        for what, metric in (("One model for all", "general"), ("One model for each client", "personal")):
-            sentence = _best(groups, metric)
-            if sentence:
-                sentences.append(tag("li", tag("span", f"{what}{where}", class_="what"), " ", sentence))
-    return tag("ul", *sentences, class_="takeaways")
+    heads = [*_names(arranged), "Seed", "Round", "General, %", "Seconds a round", "Last round", "Run folder"]
+    rows = []
+    for group, run in there:
+        variant, *setting = _name_of(group, arranged)
+        names = [variant.removesuffix(stage(run)), *setting, str(run.seed)]
+        rows.append([*names, *_progress(run), bare(str(run.folder))])
+    count = "One run is" if len(there) == 1 else f"{len(there)} runs are"
+    said = tag("p", tag("b", f"{count} not done yet"))
+    return tag("aside", said, table([heading(heads)], rows), class_="running")
 
 
-def _best(groups: Sequence[Group], metric: str) -> Html | None:
-    ranking = rank([group.scores(metric) for group in groups])
-    ranked = zip(groups, ranking.spreads, strict=True)
-    measured = [(found.mean, found.std, group.variant) for group, found in ranked if found is not None]
-    if not measured:
-        any_value = any(group.scores(metric) for group in groups)
-        return tag("span", "No seed was run by all methods, so they cannot be compared.") if any_value else None
-    note = _on_seeds(groups, metric, ranking.seeds)
-    best, spread = max((mean, spread) for mean, spread, _ in measured)
-    value = tag("b", f"{100 * best:.1f}\N{NO-BREAK SPACE}%")
-    first = [name for mean, _, name in measured if f"{100 * mean:.1f}" == f"{100 * best:.1f}"]
-    others = [each for each in measured if each[-1] not in first]
-    if len(measured) == 1:
-        return tag("span", f"{first[0]} reaches ", value, ".")
-    if len(first) > 1:
-        return tag("span", tag("b", f"{', '.join(first[:-1])} and {first[-1]}"), " are level at ", value, f"{note}.")
-    rival, rival_spread, name = next((each for each in others if each[-1] == "FedAvg"), max(others))
-    points = f"{100 * (best - rival):.1f}"
-    if best - rival < max(spread, rival_spread):  # see the lead of the table: this may be chance
-        note += ", less than the seeds differ by"
-    return tag("span", tag("b", first[0]), " is best with ", value, f", {points} points above {name}{note}.")
-
-
-def _on_seeds(groups: Sequence[Group], metric: str, seeds: Sequence[int]) -> str:
-    """What to say of the seeds that a ranking rests on."""
-    if len(seeds) == 1:
-        return " (one seed: this may be chance)"
-    more = any(set(group.scores(metric)) - set(seeds) for group in groups)
-    return f" (on {len(seeds)} seeds that all have)" if more else ""
+def _progress(run: Run) -> list[str]:
+    """Its round of how many, its accuracy, how long a round takes and when the last one ended."""
+    done, of = len(run.rounds), show(run.settings.get("train.rounds"))
+    general = next((line.general for line in reversed(run.rounds) if line.general is not None), None)
+    reached = tag("td", f"{done} of {of}", class_="number", data_folder=bare(str(run.folder)), data_round=str(done))
+    if not run.rounds:
+        return [reached, DASH, DASH, DASH]
+    seconds = sum(line.seconds for line in run.rounds) / done
+    ended = datetime.fromtimestamp(run.written).astimezone()
+    usual = {"datetime": ended.isoformat(timespec="seconds"), "data_usual": f"{seconds:.3g}"}
+    at = tag("time", f"{ended:%Y-%m-%d %H:%M:%S}", **usual)
+    return [reached, DASH if general is None else f"{100 * general:.2f}", _amount(seconds), tag("td", at)]
 
 
 def problems(left_out: Sequence[Problem]) -> Html:
@@ -118,59 +107,6 @@ def absences(arranged: Arrangement) -> Html:
     return tag("aside", tag("p", tag("b", "Updates that were left out")), tag("ul", *items), class_="problems")
 
 
-# --- results ----------------------------------------------------------------------------------------------------------
-
-PLACES = {None: "", 1: "1st", 2: "2nd"}
-
-
-def results(arranged: Arrangement) -> Html:
-    """Methods × settings. With one method only, its settings are the rows."""
-    if len(arranged.variants) == 1 and len(arranged.settings) > 1:
-        rows = [[name, *_pair(arranged.get(arranged.variants[0], name), ("", ""))] for name in arranged.settings]
-        return table([heading(["Setting", *_columns()])], rows, class_="results")
-    marks = {setting: _marks(arranged, setting) for setting in arranged.settings}
-    rows = []
-    for variant in arranged.variants:
-        cells: list[str] = [variant]
-        for setting in arranged.settings:
-            cells += _pair(arranged.get(variant, setting), marks[setting].get(variant, ("", "")))
-        rows.append(cells)
-    heads = [heading([tag("th", "Method", scope="col"), *_columns() * len(arranged.settings)])]
-    if len(arranged.settings) > 1:
-        spans = [tag("th", name, scope="colgroup", colspan="3", class_="span") for name in arranged.settings]
-        heads.insert(0, heading([tag("td"), *spans]))
-    return table(heads, rows, class_="results")
-
-
-def _columns() -> list[Html]:
-    accuracies = [("General, %", "one model for all"), ("Personal, %", "one for each client")]
-    columns = [tag("th", name, tag("small", note), scope="col", class_="accuracy") for name, note in accuracies]
-    return [*columns, tag("th", "Seeds", scope="col", class_="number")]
-
-
-def _pair(group: Group | None, marks: Sequence[str]) -> list[Html]:
-    if group is None:
-        return [_accuracy(None, ""), _accuracy(None, ""), tag("td", DASH, class_="number quiet")]
-    accuracies = [_accuracy(group.spread(metric), mark) for metric, mark in zip(ACCURACIES, marks, strict=True)]
-    return [*accuracies, tag("td", str(len(group.seeds)), class_="number quiet")]
-
-
-def _accuracy(spread: Spread | None, mark: str) -> Html:
-    if spread is None:
-        return tag("td", tag("span", DASH, class_="mean"), class_="accuracy")
-    deviation = f"±{100 * spread.std:.2f}" if spread.count > 1 else ""
-    mean = tag("b" if mark else "span", f"{100 * spread.mean:.2f}", class_="mean")
-    return tag("td", mean, tag("span", deviation, class_="std"), tag("span", mark, class_="rank"), class_="accuracy")
-
-
-def _marks(arranged: Arrangement, setting: str) -> dict[str, list[str]]:
-    """Of each variant in a setting, its place in general and in personal accuracy, if it is among the best."""
-    groups = [group for group in arranged.groups if group.setting == setting]
-    places = [rank([group.scores(metric) for group in groups]).places for metric in ACCURACIES]
-    pairs = zip(groups, zip(*places, strict=True), strict=True)
-    return {group.variant: [PLACES[place] for place in both] for group, both in pairs}
-
-
 # --- who holds what ---------------------------------------------------------------------------------------------------
 
 
@@ -178,12 +114,12 @@ def describe_holdings(run: Run) -> str:
     """A partition in a sentence."""
     if run.holdings.elsewhere:
         return f"{len(run.holdings.clients)} sites. What each of them holds, it alone knows."
-    counts = [held.counts for held in run.holdings.clients]
+    counts = [client.counts for client in run.holdings.clients]
     sizes = [sum(row) for row in counts]
-    held = [sum(n > 0 for n in row) for row in counts]
-    single = held.count(1)
+    classes_held = [sum(n > 0 for n in row) for row in counts]
+    single = classes_held.count(1)
     alone = f", {single} of them hold{'s' if single == 1 else ''} one class only" if single else ""
-    classes = f"{sum(held) / len(held):.1f} of {len(run.holdings.classes)} classes on average"
+    classes = f"{sum(classes_held) / len(classes_held):.1f} of {len(run.holdings.classes)} classes on average"
     named = ", ".join(f"{k}: {name}" for k, name in enumerate(run.holdings.sites))
     names = f" They are {named}." if named else ""
     return f"{len(counts)} clients with {min(sizes):,} to {max(sizes):,} training samples and {classes}{alone}.{names}"
@@ -203,12 +139,15 @@ def _names(arranged: Arrangement) -> list[str]:
 def cost(arranged: Arrangement) -> Html:
     """What each method took: means over seeds."""
     columns: list[tuple[str, str, Callable[[Run], float]]] = [
-        ("Sent", "MiB per client", lambda run: run.result.bytes_up / run.result.clients / 2**20),
-        ("Received", "MiB per client", lambda run: run.result.bytes_down / run.result.clients / 2**20),
+        ("Sent", "MiB per client", lambda run: run.result.bytes_up / run.result.training / 2**20),
+        ("Received", "MiB per client", lambda run: run.result.bytes_down / run.result.training / 2**20),
         ("Local epochs", "in the rounds", lambda run: run.result.epochs_train),
         ("Local epochs", "personal stage", lambda run: run.result.epochs_personal),
         ("Seconds", "all rounds", lambda run: sum(line.seconds for line in run.rounds)),
     ]
+    if any(run.tuning_passes is not None for group in arranged.groups for run in group.runs):
+        columns.append(("Image passes", "in the rounds", lambda run: sum(line.images for line in run.rounds)))
+        columns.append(("Image passes", "of its tuning", lambda run: run.tuning_passes or 0))
     heads = [tag("th", name, tag("small", note), scope="col", class_="number") for name, note, _ in columns]
     rows = []
     for group in arranged.groups:

@@ -22,7 +22,7 @@ from fedetf.outcome import Round
 from fedetf.runs.records import Count, Number, fitting
 
 NAME = re.compile(r"round-\d{5,}\.safetensors")
-KEPT = 2  # so many of the newest; the one before the last is there in case that is damaged
+KEPT = 2  # the newest; the one before the last is there in case that is damaged
 
 
 @dataclass
@@ -91,23 +91,34 @@ def newest(folder: Path, private: PrivateStates) -> Checkpoint | None:
     What a run that was cut short could not remove any more is removed: checkpoints older than the last two, and files
     of clients that none needs.
     """
-    found: dict[Path, Checkpoint] = {}
-    paths = _paths(folder)
-    for path in paths:
+    readable = _whole(folder, private)
+    if _paths(folder) and not readable:
+        raise UserError(f"no checkpoint in {folder} can be read; to begin anew, remove the folder of the run")
+    for old in list(readable)[KEPT:]:
+        remove(old)
+        del readable[old]
+    if readable:
+        private.remove_others({pair for checkpoint in readable.values() for pair in checkpoint.clients.items()})
+    return next(iter(readable.values()), None)
+
+
+def files_of_newest(folder: Path, private: PrivateStates) -> list[Path]:
+    """The file of the newest checkpoint that is whole, and those of clients that it names; nothing is removed."""
+    readable = _whole(folder, private).items()
+    return next(([path, *private.files(checkpoint.clients)] for path, checkpoint in readable), [])
+
+
+def _whole(folder: Path, private: PrivateStates) -> dict[Path, Checkpoint]:
+    """The checkpoints that can be used, the newest first, with a warning for each that cannot."""
+    readable: dict[Path, Checkpoint] = {}
+    for path in _paths(folder):
         try:
             checkpoint = _load(path)
             private.check(checkpoint.clients)
-            found[path] = checkpoint
+            readable[path] = checkpoint
         except (UnfitFile, OSError) as error:
-            warnings.warn(f"{path} cannot be used ({error}); going on from the one before", stacklevel=2)
-    if paths and not found:
-        raise UserError(f"no checkpoint in {folder} can be read; to begin anew, remove the folder of the run")
-    for old in list(found)[KEPT:]:
-        remove(old)
-        del found[old]
-    if found:
-        private.remove_others({pair for checkpoint in found.values() for pair in checkpoint.clients.items()})
-    return next(iter(found.values()), None)
+            warnings.warn(f"{path} cannot be used ({error}); going on from the one before", stacklevel=3)
+    return readable
 
 
 def _load(path: Path) -> Checkpoint:

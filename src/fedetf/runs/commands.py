@@ -20,8 +20,9 @@ def command(
     overrides: Mapping[str, Any],
     equal_budget: bool,
     trust_code: bool = False,
+    flags: Mapping[str, str | bool | None] | None = None,
 ) -> str:
-    """The command line of a comparison, without ``--out``.
+    """The command line of a comparison, without ``--out``; of ``flags`` those that are neither None nor False.
 
     >>> command(["fedavg", "fedetf"], [7, 8], "demo", {"data.alpha": [0.1, 0.5], "train.rounds": 3}, False)
     "fedetf compare demo --methods fedavg,fedetf --seeds 7,8 --set 'data.alpha=[0.1, 0.5]' --set train.rounds=3"
@@ -29,6 +30,9 @@ def command(
     words = ["fedetf", "compare", *([preset] if preset else []), "--methods", ",".join(methods)]
     words += ["--seeds", ",".join(map(str, seeds)), *(["--equal-budget"] if equal_budget else [])]
     words += ["--trust-code"] if trust_code else []
+    for flag, given in (flags or {}).items():
+        if given:
+            words += [flag] if given is True else [flag, given]
     for key, value in overrides.items():
         if key not in ADDRESSES:  # they change no number, and may hold a password
             words += ["--set", f"{key}={to_toml(value)}"]

@@ -22,15 +22,28 @@ from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Personal
 from fedetf.errors import UserError
 from fedetf.federation import Federation, Listener
-from fedetf.files import RECORD, UnfitFile, append, is_file, make_folder, read_text, real_folder, remove, write_whole
+from fedetf.files import (
+    RECORD,
+    UnfitFile,
+    append,
+    is_file,
+    make_folder,
+    parse_json,
+    read_text,
+    real_folder,
+    remove,
+    write_whole,
+)
 from fedetf.methods import Server
 from fedetf.outcome import Outcome, Round, summary
 from fedetf.redact import bare
-from fedetf.runs.checkpoints import Checkpoint, newest
-from fedetf.runs.records import CONFIG, PARTITION, RESULT, ROUNDS, SCHEDULE, PersonalNote, fitting
+from fedetf.runs.checkpoints import Checkpoint, files_of_newest, newest
+from fedetf.runs.records import CONFIG, PARTITION, RESULT, ROUNDS, SCHEDULE, PersonalNote, fitting, mended_by_resume
 from fedetf.settings import Settings
 
 LOCK = ".lock"
+CLIENTS = "clients"  # what clients keep between rounds
+CLASSIFIERS = "classifiers.safetensors"  # of every client after the last round, where they were measured
 OPTIONAL = ("general", "validation", "measures", "completed", "refused", "missing")  # of a round; left out if empty
 
 
@@ -84,17 +97,17 @@ def undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # signals are not delivered to it anyway
         yield
         return
-    held: list[int] = []
+    delayed: list[int] = []
     known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     signals = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
-    before = [signal.signal(number, lambda number, _: held.append(number)) for number in signals]
+    before = [signal.signal(number, lambda number, _: delayed.append(number)) for number in signals]
     try:
         yield
     finally:
         for number, handler in zip(signals, before, strict=True):
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if held:
-            signal.raise_signal(held[0])
+        if delayed:
+            signal.raise_signal(delayed[0])
 
 
 class RunFolder(Listener):
@@ -118,12 +131,12 @@ class RunFolder(Listener):
     def round_done(self, record: Round, server: Server) -> None:
         """Append the round and, when it is time, write a checkpoint."""
         with undisturbed():
-            append(self.path / ROUNDS, _line(record))
-            every, last = self._federation.job.settings.engine.checkpoint, len(self._federation.schedule)
-            if record.round == last and self._federation.measurer.classifiers:
+            append(self.path / ROUNDS, _line(record).encode())
+            every, over = self._federation.job.settings.engine.checkpoint, self._federation.is_over
+            if over and self._federation.measurer.classifiers:
                 vectors = {str(client): tensor for client, tensor in self._federation.measurer.classifiers.items()}
-                self._save(vectors, "classifiers.safetensors")
-            if record.round % every == 0 or record.round == last:
+                self._save(vectors, CLASSIFIERS)
+            if record.round % every == 0 or over:
                 private = self._federation.private
                 private.sync()
                 Checkpoint.of(self._federation).save(self.path / "checkpoints")
@@ -160,14 +173,22 @@ def about_model(job: Job) -> dict[str, Any]:
     settings, x = job.settings, job.dataset.train.x
     origin = {"method": settings.method.name, "model": settings.model.name, "dataset": bare(settings.data.name)}
     inputs = {"shape": list(job.dataset.shape), "dtype": str(x.dtype).removeprefix("torch.")}
-    return {**origin, **inputs, "classes": job.dataset.classes}
+    note = job.dataset.note
+    read = {} if note is None else {"inputs": note.model_dump(exclude_defaults=True) | {"kind": note.kind}}
+    sites = {"sites": job.partition.sites} if job.partition.sites else {}
+    plain = note is None and not sites  # a file about images that were dealt out stays as it was, to the byte
+    who = {} if plain else {"held_out": job.dataset.held_out, **sites}
+    return {**origin, **inputs, **read, **who, "classes": job.dataset.classes}
 
 
 def check_same_partition(path: Path, partition: Partition) -> None:
     """Refuse to go on with a run on other data than it was begun with."""
     written = path / PARTITION
-    if is_file(written) and read_text(written, RECORD) != partition.to_json():
-        raise UserError(f"the data are not those that {path} was made with: its {PARTITION} differs")
+    with mended_by_resume(written):
+        if not is_file(written) or (text := read_text(written, RECORD)) == partition.to_json():
+            return
+        parse_json(text, str(written))  # a damaged file says nothing about the data
+    raise UserError(f"the data are not those that {path} was made with: its {PARTITION} differs")
 
 
 def last_attempt(path: Path, clients: int, private: PrivateStates) -> Checkpoint | None:
@@ -177,6 +198,15 @@ def last_attempt(path: Path, clients: int, private: PrivateStates) -> Checkpoint
         done = (_personal_done(path, client) for client in range(clients))
         checkpoint.personals = {personal.client: personal for personal in done if personal is not None}
     return checkpoint
+
+
+def needed_to_go_on(path: Path) -> list[Path]:
+    """The files that the run in a folder goes on from, besides its settings; none before the first checkpoint.
+
+    Personal models that are there already are not among them: they can be large, and are made again to the same bits.
+    """
+    files = files_of_newest(real_folder(path / "checkpoints"), PrivateStates(path / CLIENTS))
+    return [*files, *([path / CLASSIFIERS] if files and is_file(path / CLASSIFIERS) else [])]
 
 
 def _personal_done(path: Path, client: int) -> Personal | None:

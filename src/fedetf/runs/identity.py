@@ -3,8 +3,8 @@
 Settings are of three kinds:
 
 - **Where a run happens** (:data:`WHERE`): ``engine.name``, ``workers``, ``device``, ``checkpoint``, ``address``. They
-  say where and how fast, and change nothing in what comes out. With the other addresses they are
-  :data:`MAY_CHANGE`: another attempt at the same run may choose them anew.
+  say where and how fast, and change nothing in what comes out. With the places where it is logged
+  (``measure.mlflow``, ``measure.wandb``) they are :data:`MAY_CHANGE`: another attempt may choose them anew.
 - **What is noted of it**: all else in ``measure.*``. The run takes the same course, to the same model and the same
   accuracies, but its folder holds more or less about it.
 - **What is done**: everything else, ``engine.threads``, ``compile`` and ``precision`` included, since bits depend on
@@ -18,12 +18,26 @@ need their settings no name of their own? That takes the last kind: :func:`decid
 import hashlib
 from typing import Any
 
-from fedetf.methods import method_of
+from fedetf.methods import Method, method_of
 from fedetf.settings import ADDRESSES, Settings, flat
 
 WHERE = frozenset(f"engine.{name}" for name in ("name", "workers", "device", "checkpoint", "address"))
-MAY_CHANGE = WHERE | ADDRESSES
+MAY_CHANGE = WHERE | ADDRESSES | {"measure.wandb"}
 NOTED = "measure."
+CHOICES = frozenset(
+    ("train", name)
+    for name in (
+        "lr",
+        "lr_head",
+        "lr_decay",
+        "optimiser",
+        "momentum",
+        "keep_momentum",
+        "weight_decay",
+        "sam",
+        "batch_size",
+    )
+)
 METHODS_OWN = ("method.", "personal.")  # what makes variants of a method; all else is the setting that it is tried in
 
 
@@ -42,9 +56,28 @@ def is_methods_own(key: str) -> bool:
     return key.startswith(METHODS_OWN)
 
 
-def identity(settings: Settings) -> dict[str, Any]:
-    """All that decides what a run's folder holds, by dotted key; of the method all of its numbers, given or not."""
-    method = method_of(settings)
+def is_choice(key: str) -> bool:
+    """Whether it is chosen for a method, as a learning rate is, rather than being what methods are compared on."""
+    section, _, name = key.partition(".")
+    return key != "method.name" and (is_methods_own(key) or section == "server" or (section, name) in CHOICES)
+
+
+def as_asked(there: Settings, asked: Settings) -> Settings:
+    """The settings that a run folder holds, less what it found in its data: the model, the number of sites."""
+    if asked.model.name == "auto":
+        there = there.model_copy(update={"model": asked.model})
+    if there.data.site_column is not None:
+        found = {"clients": asked.data.clients, "site_column": asked.data.site_column}
+        there = there.model_copy(update={"data": there.data.model_copy(update=found)})
+    return there
+
+
+def identity(settings: Settings, own: type[Method] | None = None) -> dict[str, Any]:
+    """All that decides what a run's folder holds, by dotted key; of the method all of its numbers, given or not.
+
+    ``own`` is the method's class, if it is at hand.
+    """
+    method = method_of(settings, own)
     numbers = {"name": settings.method.name, **method.model_dump(exclude_none=True)}
     tree = {**settings.model_dump(exclude_none=True), "method": numbers}
     return {key: value for key, value in flat(tree).items() if decides_folder(key)}
@@ -56,5 +89,7 @@ def digest(settings: Settings) -> str:
     Only what is not as by default is part of it, so that a setting that is added later changes no folder's name.
     """
     given = flat(settings.model_dump(exclude_defaults=True))
+    if given.get("model.name") == "cnn":  # it was the default once, and names were made without it
+        del given["model.name"]
     decisive = {**{key: value for key, value in given.items() if decides_folder(key)}, "seed": 0}
     return hashlib.blake2b(repr(sorted(decisive.items())).encode(), digest_size=4).hexdigest()

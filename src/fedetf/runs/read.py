@@ -6,14 +6,14 @@ read as far as it goes, and a folder of an older version has the defaults of set
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedetf.errors import UserError, printable
-from fedetf.files import RECORD, UnfitFile, is_file, parse_json, read_json, read_text, read_toml
+from fedetf.files import RECORD, UnfitFile, is_file, parse_json, read_json, read_text, read_toml, stamp
 from fedetf.redact import redacted
 from fedetf.runs.commands import read_commands
 from fedetf.runs.records import (
@@ -22,15 +22,19 @@ from fedetf.runs.records import (
     PARTITION,
     RESULT,
     ROUNDS,
+    TUNING,
     Holdings,
     RoundLine,
     RoundLines,
     RunResult,
+    TuningNote,
     fitting,
+    mended_by_resume,
 )
 from fedetf.settings import ADDRESSES, LAST, Settings, flat
 
 ACCURACIES = ("general", "personal")  # metrics that every run has; all others but the next are of measure.collapse
+SCORES = ("general", "final", "personal")  # of any metric: mean of the last five rounds, final model, personal models
 FIRST_STEP = "personal_first"  # personal accuracy after the first step of finetuning; most methods have no other
 MOST_NAMED = 3  # folders with the same problem
 
@@ -40,18 +44,29 @@ DEFAULTS = flat(Settings().model_dump(exclude_none=True, exclude={"method"}))
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, from its folder."""
+    """A run, from its folder; unless it is done, its result says nothing yet."""
 
     folder: Path
     result: RunResult
     rounds: list[RoundLine]
     settings: dict[str, Any] = field(default_factory=dict)  # by dotted key, without addresses
     commands: list[str] = field(default_factory=list)  # of the comparison that it belongs to, if it does
+    done: bool = True
+    written: float = 0.0  # when its last round was, in seconds since 1970; of a run that is not done
 
     @property
     def seed(self) -> int:
         """The seed of every draw in it."""
         return self.result.seed
+
+    @cached_property
+    def tuning_passes(self) -> int | None:
+        """The image passes that the choice of its method's settings took; None if they were not tuned."""
+        path = self.folder.parent / TUNING
+        if not is_file(path):
+            return None
+        tuned = fitting(TuningNote, read_json(path, RECORD), str(path)).methods
+        return next((each.image_passes for each in tuned if each.name == self.settings["method.name"]), None)
 
     @cached_property
     def holdings(self) -> Holdings:
@@ -68,6 +83,15 @@ class Run:
         known = [value for value in values if value is not None]
         return statistics.mean(known) if known else None
 
+    def score(self, which: str, metric: str = "accuracy") -> float | None:
+        """One of :data:`SCORES` by a metric; None if the run has none."""
+        result = self.result
+        if metric == "accuracy":
+            return {"general": result.general_last5, "final": result.general, "personal": result.personal}[which]
+        if which == "general":
+            return self.value(metric)
+        return (result.metrics.general if which == "final" else result.metrics.personal).get(metric)
+
     def curve(self, metric: str) -> list[float]:
         """A value per round, NaN where it was not measured."""
         return [math.nan if (value := line.value(metric)) is None else value for line in self.rounds]
@@ -76,6 +100,11 @@ class Run:
 def by_seed(runs: Iterable[Run], metric: str) -> dict[int, float]:
     """A value for each seed that has it."""
     return {run.seed: value for run in runs if (value := run.value(metric)) is not None}
+
+
+def scores_by_seed(runs: Iterable[Run], which: str, metric: str = "accuracy") -> dict[int, float]:
+    """One of :data:`SCORES` for each seed that has it."""
+    return {run.seed: value for run in runs if (value := run.score(which, metric)) is not None}
 
 
 # --- one folder -------------------------------------------------------------------------------------------------------
@@ -89,8 +118,10 @@ def is_done(folder: Path) -> bool:
 def config_of(folder: Path) -> Path:
     """The file of its settings."""
     config = folder / CONFIG
+    if not _exists(folder):
+        raise UserError(f"there is no folder {folder}; check the path")
     if not is_file(config):
-        raise UserError(f"{folder} is no run folder: there is no {CONFIG} in it")
+        raise UserError(f"{folder} is not a run folder: there is no {CONFIG} in it")
     return config
 
 
@@ -101,20 +132,38 @@ def read_run(folder: Path) -> Run:
         raise UserError(_how_far(folder))
     result, rounds = read_result(folder), read_rounds(folder)
     if len(rounds) != result.rounds:
-        raise UnfitFile(f"{folder / ROUNDS} is damaged: it does not hold rounds 1 to {result.rounds}")
+        with mended_by_resume(folder / ROUNDS):
+            raise UnfitFile(f"{folder / ROUNDS} is damaged: it does not hold rounds 1 to {result.rounds}")
     return Run(folder, result, rounds, settings, read_commands(folder.parent))
+
+
+def read_so_far(folder: Path) -> Run:
+    """A run that may be going on, or was stopped: its rounds so far."""
+    settings = _settings(folder)
+    if _exists(folder / ERROR):
+        raise UserError(_how_far(folder))
+    nothing = dict.fromkeys(("epochs_train", "epochs_personal", "bytes_up", "bytes_down"), 0)
+    begun = {"method": settings["method.name"], "seed": settings.get("seed"), "clients": settings.get("data.clients")}
+    accuracies = dict.fromkeys(("general_last5", "personal"))
+    result = fitting(RunResult, {**begun, "rounds": 0, **accuracies, **nothing}, str(folder / CONFIG))
+    written = stamp(folder / ROUNDS)
+    ended = written[0] / 1e9 if written else 0.0
+    rounds, commands = rounds_so_far(folder), read_commands(folder.parent)
+    return Run(folder, result, rounds, settings, commands, done=False, written=ended)
 
 
 def read_result(folder: Path) -> RunResult:
     """The result of a run that is done."""
     path = _there(folder / RESULT)
-    return fitting(RunResult, read_json(path, RECORD), str(path))
+    with mended_by_resume(path):
+        return fitting(RunResult, read_json(path, RECORD), str(path))
 
 
 def read_rounds(folder: Path) -> list[RoundLine]:
     """Its rounds, in order."""
     path = _there(folder / ROUNDS)
-    return _rounds(path, read_text(path, RECORD).splitlines())
+    with mended_by_resume(path):
+        return _rounds(path, read_text(path, RECORD).splitlines())
 
 
 def rounds_so_far(folder: Path) -> list[RoundLine]:
@@ -125,9 +174,10 @@ def rounds_so_far(folder: Path) -> list[RoundLine]:
 def read_holdings(folder: Path) -> Holdings:
     """Who held what in it."""
     path = _there(folder / PARTITION)
-    holdings = fitting(Holdings, read_json(path, RECORD), str(path))
-    if any(len(held.counts) != len(holdings.classes) for held in holdings.clients):
-        raise UnfitFile(f"{path} is damaged: counts and classes do not match")
+    with mended_by_resume(path):
+        holdings = fitting(Holdings, read_json(path, RECORD), str(path))
+        if any(len(client.counts) != len(holdings.classes) for client in holdings.clients):
+            raise UnfitFile(f"{path} is damaged: counts and classes do not match")
     return holdings
 
 
@@ -190,13 +240,13 @@ class Problem:
     reason: str
 
 
-def gather(folders: Sequence[Path]) -> tuple[list[Run], list[Problem]]:
+def gather(folders: Sequence[Path], read: Callable[[Path], Run] = read_run) -> tuple[list[Run], list[Problem]]:
     """All runs in some folders, at any depth, each once; and those that are unfinished or damaged."""
     runs, problems = [], []
-    found_in = {given: list(_found_in(given)) for given in folders}
-    for folder in dict.fromkeys(found for found_here in found_in.values() for found in found_here):
+    found_in = {given: list(run_folders(given)) for given in folders}
+    for folder in dict.fromkeys(path for paths in found_in.values() for path in paths):
         try:
-            run = read_run(folder)
+            run = read(folder)
             _ = run.holdings  # read now, where what is wrong with it can be said
             runs.append(run)
         except UserError as error:
@@ -205,11 +255,12 @@ def gather(folders: Sequence[Path]) -> tuple[list[Run], list[Problem]]:
             problems.append(Problem(folder, f"cannot be read: {error.strerror}"))
     if not runs and not problems:
         raise UserError(f"no run in {', '.join(map(str, folders))}; give folders that fedetf run or compare wrote")
-    empty = [Problem(given, "holds no run") for given, found_here in found_in.items() if not found_here]
+    empty = [Problem(given, "holds no run") for given, paths in found_in.items() if not paths]
     return runs, [*problems, *empty]
 
 
-def _found_in(folder: Path) -> Iterator[Path]:
+def run_folders(folder: Path) -> Iterator[Path]:
+    """The run folders in a folder, at any depth, or itself if it is one."""
     if not folder.is_dir():
         raise UserError(f"no folder {str(folder)!r}; give the --out of a run or a comparison")
     waiting = [folder]  # no recursion: a stranger's folders may be deeper than Python's stack
@@ -224,8 +275,8 @@ def _found_in(folder: Path) -> Iterator[Path]:
 
 def in_words(problems: Sequence[Problem]) -> list[tuple[str, str]]:
     """Each reason once, after the folders that it holds for."""
-    found = by_reason({str(problem.folder): problem.reason for problem in problems})
-    return [(_named(folders), reason) for reason, folders in found.items()]
+    folders_by_reason = by_reason({str(problem.folder): problem.reason for problem in problems})
+    return [(_named(folders), reason) for reason, folders in folders_by_reason.items()]
 
 
 def _named(folders: Sequence[str]) -> str:

@@ -3,6 +3,9 @@
 Whoever wrote them may be a stranger: what does not fit its type is an UnfitFile, one line that names it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, RootModel, ValidationError
@@ -15,6 +18,7 @@ PARTITION = "partition.json"
 SCHEDULE = "schedule.json"
 ROUNDS = "rounds.jsonl"
 RESULT = "result.json"  # written last: a run that has it is whole
+TUNING = "tuning.json"  # in the folder of a comparison: how its settings were chosen, and what that cost
 ERROR = "error.part"  # why a run of a comparison failed
 
 M = TypeVar("M", bound=BaseModel)
@@ -49,6 +53,9 @@ class RoundLine(BaseModel):
     loss: Maybe = None
     general: Share = None
     validation: Share = None  # the same on what clients hold out to validate, balanced over classes
+    bytes_up: Annotated[Number, Field(ge=0)] = 0
+    bytes_down: Annotated[Number, Field(ge=0)] = 0
+    images: Count = 0  # that clients trained on, every pass counted
     seconds: Number = 0.0
     measures: dict[str, Maybe] = {}
     refused: dict[int, str] = {}
@@ -72,6 +79,13 @@ class Metrics(BaseModel):
     personal: dict[str, Maybe] = {}
 
 
+class PerClient(BaseModel):
+    """The same on each client's own test split, by metric and client."""
+
+    general: dict[str, list[Maybe]] = {}
+    personal: dict[str, list[Maybe]] = {}
+
+
 class ValidationResult(BaseModel):
     """What the samples that clients hold out to validate say of the final models."""
 
@@ -80,6 +94,14 @@ class ValidationResult(BaseModel):
     personal: Share = None
     personal_per_client: list[Share] = []
     classes_left_out: Count | None = None
+
+
+class UnseenResult(BaseModel):
+    """What the clients that never trained have of the final model."""
+
+    clients: list[Count] = []
+    general: Share = None
+    personal: Share = None
 
 
 class RunResult(BaseModel):
@@ -92,14 +114,42 @@ class RunResult(BaseModel):
     general: Share = None
     general_last5: Share
     personal: Share
+    personal_per_client: list[Share] = []
+    personal_worst_decile: Share = None
+    personal_majority: Share = None  # what a constant answer would reach
+    majority_per_client: list[Share] = []
     personal_curve: list[Accuracy] = []
     validation: ValidationResult | None = None
+    unseen: UnseenResult | None = None
     metrics: Metrics = Metrics()
+    per_client: PerClient = PerClient()
     recall_per_class: list[Share] | None = None
     epochs_train: Number
     epochs_personal: Number
     bytes_up: Number
     bytes_down: Number
+    image_passes: Count | None = None  # of all clients in all rounds
+
+    @property
+    def training(self) -> int:
+        """How many clients could take part in rounds."""
+        return max(1, self.clients - (len(self.unseen.clients) if self.unseen else 0))
+
+
+class TunedMethod(BaseModel):
+    """What tuning.json says of a method."""
+
+    name: str  # as settings call it
+    method: str  # as tables call it
+    chosen: dict[str, Any]
+    validation: Share
+    image_passes: Count  # of all its trials
+
+
+class TuningNote(BaseModel):
+    """tuning.json, of a tuning and of the comparison that follows it."""
+
+    methods: list[TunedMethod]
 
 
 class Held(BaseModel):
@@ -124,8 +174,16 @@ class ModelNote(BaseModel):
     model: str
     dataset: str
     shape: Annotated[list[Annotated[int, Field(ge=1, le=MOST_INPUTS)]], Field(min_length=1, max_length=8)]
-    dtype: Literal["uint8", "float32"]
+    dtype: Literal["uint8", "float32", "float64"]
+    inputs: dict[str, Any] | None = None  # how they are read and prepared; see fedetf.data.kinds
     classes: Annotated[list[Name], Field(min_length=1, max_length=1_000_000)]
+    held_out: Annotated[str, Field(max_length=200)] = ""  # what the global model was tested on
+    sites: Annotated[list[Name], Field(max_length=1_000_000)] = []  # the names of the clients, where they have any
+    recalls: list[Share] = []  # of each class, of the global model
+    site_accuracies: dict[Name, Accuracy] = {}  # of personal models, in the file of the global one
+    site_general: dict[Name, Accuracy] = {}  # of the global model on what each site held out
+    site_majority: dict[Name, Accuracy] = {}  # what always the site's most frequent training class would reach there
+    majority: Share = None  # the same, in the file of a personal model
     settings: dict[str, Any] | None = None  # of the run, in a file that is not in its folder
     client: Count | None = None
     accuracy: Share = None
@@ -139,6 +197,15 @@ class PersonalNote(BaseModel):
     measures: dict[str, Maybe] = {}
     validation: Share = None
     epochs: Annotated[Number, Field(ge=0)]
+
+
+@contextmanager
+def mended_by_resume(path: Path) -> Iterator[None]:
+    """Say of a file in a run folder that is unfit how it is made again."""
+    try:
+        yield
+    except UnfitFile as error:
+        raise UnfitFile(f"{error}; to mend the run, remove it and call: fedetf resume {path.parent}") from None
 
 
 def fitting(kind: type[M], content: Any, where: str) -> M:

@@ -1,4 +1,4 @@
-"""A run as other tools show it: TensorBoard events and MLflow."""
+"""A run as other tools show it: TensorBoard events, MLflow, and Weights & Biases."""
 
 import logging
 import math
@@ -7,20 +7,21 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedetf.config import complete
-from fedetf.errors import UserError
+from fedetf.errors import UserError, need
 from fedetf.federation import Federation, Listener
-from fedetf.files import is_file, read_text, real_folder, write_whole
+from fedetf.files import is_file, read_text, write_whole
 from fedetf.methods import Server
 from fedetf.outcome import Outcome, Round, summary
 from fedetf.redact import public_address, redacted
-from fedetf.settings import flat
+from fedetf.runs.events import EventFile
+from fedetf.settings import ADDRESSES, Settings, flat
 
 if TYPE_CHECKING:
+    import wandb
     from mlflow import MlflowClient
 
 
@@ -29,6 +30,20 @@ def scalars(record: Round) -> dict[str, float]:
     values = {"loss": record.loss, "general": record.general, "validation": record.validation, **record.measures}
     completed = {} if record.completed is None else {"general_completed": record.completed.general}
     return dict(_finite({**values, **completed}))
+
+
+def _with_costs(record: Round) -> dict[str, float]:
+    costs = {"seconds": record.seconds, "bytes_up": record.bytes_up, "bytes_down": record.bytes_down}
+    return {**scalars(record), **costs}
+
+
+def _shown(settings: Settings) -> dict[str, Any]:
+    """All settings by their dotted names, but for addresses, which may hold a password."""
+    return {key: value for key, value in flat(settings.model_dump(exclude_none=True)).items() if key not in ADDRESSES}
+
+
+def _name(settings: Settings, folder: Path | None) -> str:
+    return folder.name if folder else f"{settings.data.name}-{settings.method.name}-s{settings.seed}"
 
 
 def _finite(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -57,24 +72,17 @@ class TensorBoard(Listener):
         self._folder = folder
 
     def started(self, federation: Federation) -> None:
-        """Open the event file."""
-        from torch.utils.tensorboard import SummaryWriter  # a quarter of a second that other users need not wait
-
-        done = len(federation.records)
-        self._writer = SummaryWriter(str(real_folder(self._folder)), purge_step=done + 1 if done else None)
+        """Begin an event file."""
+        self._events = EventFile(self._folder, after=len(federation.records))
 
     def round_done(self, record: Round, server: Server) -> None:
         """Log one round."""
-        for name, value in scalars(record).items():
-            self._writer.add_scalar(name, value, record.round)
-        self._writer.flush()
+        self._events.add(scalars(record), record.round)
 
     def finished(self, outcome: Outcome) -> None:
-        """Log the personal accuracy, and what else was measured of personal models, and close the file."""
+        """Log the personal accuracy, and what else was measured of personal models."""
         others = {f"personal/{name}": value for name, value in outcome.metrics.get("personal", {}).items()}
-        for name, value in _finite({"personal": outcome.personal_mean, **others}):
-            self._writer.add_scalar(name, value, len(outcome.rounds))
-        self._writer.close()
+        self._events.add(dict(_finite({"personal": outcome.personal_mean, **others})), len(outcome.rounds))
 
 
 class MLflow(Listener):
@@ -84,8 +92,7 @@ class MLflow(Listener):
     RUN_ID = "mlflow-run.txt"  # in the run folder, so that a resumed run goes on in the same place
 
     def __init__(self, uri: str, folder: Path | None):
-        if find_spec("mlflow") is None:
-            raise UserError("measure.mlflow needs MLflow; install it by: pip install 'fedetf[mlflow]'")
+        need("mlflow", "measure.mlflow", "mlflow")
         self._uri, self._folder = complete(uri, "measure.mlflow"), folder
         with self._naming():  # a store that is not there is found out before anything is written
             self._client = self._connected()
@@ -157,10 +164,8 @@ class MLflow(Listener):
         settings = self._federation.job.settings
         experiment = self._client.get_experiment_by_name(self.EXPERIMENT)
         number = self._client.create_experiment(self.EXPERIMENT) if experiment is None else experiment.experiment_id
-        name = self._folder.name if self._folder else f"{settings.data.name}-{settings.method.name}-s{settings.seed}"
-        run: str = self._client.create_run(number, run_name=name).info.run_id
-        values = flat(settings.model_dump(exclude_none=True))
-        del values["measure.mlflow"]  # it may hold a password
+        run: str = self._client.create_run(number, run_name=_name(settings, self._folder)).info.run_id
+        values = _shown(settings)
         self._client.log_batch(run, params=[Param(key, str(value)) for key, value in values.items()])
         if self._folder is not None:
             write_whole(self._folder / self.RUN_ID, f"{run}\n".encode())
@@ -170,8 +175,7 @@ class MLflow(Listener):
         """Log the rounds that are done and not there yet."""
         for record in self._federation.records:
             if record.round not in self._logged:
-                costs = {"seconds": record.seconds, "bytes_up": record.bytes_up, "bytes_down": record.bytes_down}
-                self._log([(name, value, record.round) for name, value in {**scalars(record), **costs}.items()])
+                self._log([(name, value, record.round) for name, value in _with_costs(record).items()])
                 self._logged.add(record.round)
 
     def _log(self, values: Sequence[tuple[str, float, int]]) -> None:
@@ -180,3 +184,57 @@ class MLflow(Listener):
 
         now = int(1000 * time.time())
         self._client.log_batch(self._run, metrics=[Metric(name, value, now, step) for name, value, step in values])
+
+
+class WeightsAndBiases(Listener):
+    """Logs settings, rounds and results to Weights & Biases, which brings its own key and modes (``WANDB_MODE``)."""
+
+    RUN_ID = "wandb-run.txt"  # in the run folder, so that a resumed run goes on in the same place
+
+    def __init__(self, project: str, folder: Path | None):
+        need("wandb", "measure.wandb", "wandb")
+        self._team, _, self._project = project.rpartition("/")
+        self._folder = folder
+
+    def started(self, federation: Federation) -> None:
+        """Open the run, or make it with the rounds that were done before."""
+        self._job = federation.job
+        known = self._folder and self._folder / self.RUN_ID
+        number = read_text(known).strip() if known and is_file(known) else None
+        self._run = self._opened(number)
+        if number is None:
+            if known:
+                write_whole(known, f"{self._run.id}\n".encode())
+            for record in federation.records:
+                self._run.log(_with_costs(record), step=record.round, commit=True)
+
+    def round_done(self, record: Round, server: Server) -> None:
+        """Log the round, unless an attempt that was cut short has; a network that is away is its client's business."""
+        if record.round >= self._run.step:
+            self._run.log(_with_costs(record), step=record.round, commit=True)
+
+    def finished(self, outcome: Outcome) -> None:
+        """Log the results and end the run."""
+        with _warning_of("the results are not in Weights & Biases"):
+            results = _finite(flat(summary(self._job, outcome)))
+            self._run.summary.update({f"result.{name}": value for name, value in results})
+            self._run.finish()
+
+    def _opened(self, number: str | None) -> "wandb.Run":
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb  # a second that other users need not wait
+
+        settings = self._job.settings
+        # It would note the command line, which may hold a password, the machine, its user and the code beside it.
+        quiet = wandb.Settings(
+            console="off", silent=True, disable_git=True, disable_code=True, x_disable_meta=True,
+            x_disable_stats=True, x_disable_machine_info=True,
+        )  # fmt: skip
+        try:
+            return wandb.init(
+                project=self._project, entity=self._team or None, name=_name(settings, self._folder), id=number,
+                resume="allow" if number else None, config=_shown(settings), settings=quiet,
+            )  # fmt: skip
+        except Exception as error:  # no key, no such project, no network
+            hint = "log in by: wandb login, or set WANDB_MODE=offline"
+            raise UserError(f"cannot log to Weights & Biases: {redacted(_first_line(error))}; {hint}") from None

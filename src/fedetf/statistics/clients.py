@@ -45,6 +45,16 @@ def describe_clients(accuracies: Sequence[float], sizes: Sequence[int] | None = 
     )
 
 
+def below(values: Sequence[float | None], bars: Sequence[float | None]) -> list[int]:
+    """Which clients are below their bar, of those that have both; a list may end early.
+
+    >>> below([0.5, 0.9, None, 0.2], [0.6, 0.9, 1.0])
+    [0]
+    """
+    pairs = enumerate(zip(values, bars, strict=False))
+    return [k for k, (value, bar) in pairs if value is not None and bar is not None and value < bar]
+
+
 def _beyond_chance(a: np.ndarray, n: np.ndarray) -> float | None:
     """The deviation less a(1 − a)/(n − 1), what chance alone adds; a split of one image tells nothing of it."""
     several = n > 1

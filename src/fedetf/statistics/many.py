@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
 
 LEAST_BLOCKS, LEAST_METHODS = 5, 3  # fewer are too few for a critical-difference diagram
 
@@ -30,7 +30,7 @@ def critical_difference(methods: int, blocks: int, level: float = 0.05) -> float
     >>> round(critical_difference(4, 14), 2)
     1.25
     """
-    q = float(stats.studentized_range.ppf(1 - level, methods, math.inf)) / math.sqrt(2)
+    q = float(scipy.stats.studentized_range.ppf(1 - level, methods, math.inf)) / math.sqrt(2)
     return q * math.sqrt(methods * (methods + 1) / (6 * blocks))
 
 
@@ -41,12 +41,12 @@ def groups(ranks: Sequence[float], width: float) -> list[tuple[int, ...]]:
     [(2, 3, 1), (1, 0)]
     """
     order = sorted(range(len(ranks)), key=lambda i: ranks[i])
-    found: list[tuple[int, ...]] = []
+    sets: list[tuple[int, ...]] = []
     for start, first in enumerate(order):
         near = tuple(i for i in order[start:] if ranks[i] - ranks[first] < width)
-        if len(near) > 1 and not (found and set(near) <= set(found[-1])):
-            found.append(near)
-    return found
+        if len(near) > 1 and not (sets and set(near) <= set(sets[-1])):
+            sets.append(near)
+    return sets
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Friedman:
         """Holm-corrected p of each method against one, which Nemenyi's test is too conservative for; 1 for itself."""
         k, others = len(self.ranks), [i for i in range(len(self.ranks)) if i != control]
         error = math.sqrt(k * (k + 1) / (6 * self.blocks))
-        raw = [2 * float(stats.norm.sf(abs(self.ranks[i] - self.ranks[control]) / error)) for i in others]
+        raw = [2 * float(scipy.stats.norm.sf(abs(self.ranks[i] - self.ranks[control]) / error)) for i in others]
         corrected = dict(zip(others, holm(raw), strict=True))
         return [corrected.get(i, 1.0) for i in range(k)]
 
@@ -83,7 +83,7 @@ class Friedman:
 def friedman(scores: ArrayLike) -> Friedman:
     """Of scores ``[blocks, methods]``, higher is better, at least two of each; equal ones share their ranks."""
     values = np.asarray(scores, float)
-    return from_ranks(stats.rankdata(-values, axis=1).mean(axis=0).tolist(), len(values))
+    return from_ranks(scipy.stats.rankdata(-values, axis=1).mean(axis=0).tolist(), len(values))
 
 
 def from_ranks(ranks: Sequence[float], blocks: int) -> Friedman:
@@ -96,8 +96,8 @@ def from_ranks(ranks: Sequence[float], blocks: int) -> Friedman:
         blocks=N,
         ranks=list(ranks),
         chi2=chi2,
-        chi2_p=float(stats.chi2.sf(chi2, k - 1)),
+        chi2_p=float(scipy.stats.chi2.sf(chi2, k - 1)),
         f=f,
-        p=float(stats.f.sf(f, k - 1, (k - 1) * (N - 1))),
+        p=float(scipy.stats.f.sf(f, k - 1, (k - 1) * (N - 1))),
         width=critical_difference(k, N),
     )

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from fedetf.statistics.many import holm
 
 LEVEL = 0.05  # a difference that chance makes less often is shown
+DIGITS = 12  # after the point; the rest of a difference is rounding, which must not make equal ones differ
 
 
 class Verdict(enum.Enum):
@@ -45,27 +46,27 @@ class Paired:
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
-    """A − B on the seeds that both have; None if there are none.
+    """A − B on the seeds of which both have a number; None if there are none.
 
     >>> found = paired({7: 0.6, 8: 0.7, 9: 0.9}, {7: 0.5, 8: 0.5, 9: 0.6})
     >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
     (0.2, -0.048, 0.448)
     """
-    seeds = sorted(a.keys() & b.keys())
+    seeds = sorted(seed for seed in a.keys() & b.keys() if math.isfinite(a[seed] - b[seed]))
     if not seeds:
         return None
-    d = np.array([a[seed] - b[seed] for seed in seeds])
+    d = np.array([a[seed] - b[seed] for seed in seeds]).round(DIGITS)
     n, mean = len(d), float(d.mean())
     others = d[d != 0]
-    sign_p = float(stats.binomtest(int((others > 0).sum()), len(others)).pvalue) if len(others) else 1.0
+    sign_p = float(scipy.stats.binomtest(int((others > 0).sum()), len(others)).pvalue) if len(others) else 1.0
     rank_sum, wilcoxon_p = _signed_ranks(others)
     std = low = high = t = p = None
     if n > 1:
         std = float(d.std(ddof=1)) if np.ptp(d) > 0 else 0.0
-        half = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * std / math.sqrt(n)
+        half = float(scipy.stats.t.ppf(1 - LEVEL / 2, n - 1)) * std / math.sqrt(n)
         low, high = mean - half, mean + half
         t = mean / (std / math.sqrt(n)) if std > 0 else None
-        p = sign_p if t is None else float(2 * stats.t.sf(abs(t), n - 1))
+        p = sign_p if t is None else float(2 * scipy.stats.t.sf(abs(t), n - 1))
     differences = dict(zip(seeds, d.tolist(), strict=True))
     return Paired(differences, mean, std, low, high, t, p, sign_p, rank_sum, wilcoxon_p, n - len(others))
 
@@ -74,7 +75,7 @@ def _signed_ranks(d: np.ndarray) -> tuple[float, float]:
     """Wilcoxon's W of differences that are not zero, and its exact two-sided p by all 2ⁿ signs, ties included."""
     if not len(d):
         return 0.0, 1.0
-    ranks = np.rint(2 * stats.rankdata(np.abs(d))).astype(int)  # twice the mid-ranks: whole numbers
+    ranks = np.rint(2 * scipy.stats.rankdata(np.abs(d))).astype(int)  # twice the mid-ranks: whole numbers
     chances = np.ones(1)  # of every sum of the ranks with a plus
     for rank in ranks:
         chances = np.convolve(chances, np.concatenate([[0.5], np.zeros(rank - 1), [0.5]]))
@@ -83,20 +84,26 @@ def _signed_ranks(d: np.ndarray) -> tuple[float, float]:
     return smaller / 2, min(1.0, 2 * float(chances[: smaller + 1].sum()))
 
 
+def corrected(family: Sequence[Paired | None]) -> list[float | None]:
+    """The p values of several comparisons after Holm's correction for their number; None where there is none."""
+    raw = [None if pair is None else pair.p for pair in family]
+    known = iter(holm([p for p in raw if p is not None]))
+    return [None if p is None else next(known) for p in raw]
+
+
 def verdicts(family: Sequence[Paired | None]) -> list[Verdict | None]:
     """What each of several comparisons shows; None where there was nothing to compare.
 
     A method is ahead or behind if the interval is on one side of zero, and stays so after Holm's correction for the
     number of comparisons. A single seed shows nothing.
     """
-    known = [found for found in family if found is not None and found.p is not None]
-    corrected = {id(found): p for found, p in zip(known, holm([f.p or 0.0 for f in known]), strict=True)}
-    return [None if found is None else _verdict(found, corrected.get(id(found), 1.0)) for found in family]
+    pairs = zip(family, corrected(family), strict=True)
+    return [None if pair is None else _verdict(pair, 1.0 if p is None else p) for pair, p in pairs]
 
 
-def _verdict(found: Paired, p: float) -> Verdict:
-    if found.zeros == found.n:
+def _verdict(pair: Paired, p: float) -> Verdict:
+    if pair.zeros == pair.n:
         return Verdict.SAME
     if p >= LEVEL:
         return Verdict.NOT_SHOWN
-    return Verdict.AHEAD if found.mean > 0 else Verdict.BEHIND
+    return Verdict.AHEAD if pair.mean > 0 else Verdict.BEHIND

@@ -83,10 +83,10 @@ def make_compression(settings: UpdateSettings) -> Compression:
     return Compression(transforms)
 
 
-def _checked(found: Any, name: str) -> type[Transform]:
-    if not (isinstance(found, type) and issubclass(found, Transform)):
+def _checked(plugin: Any, name: str) -> type[Transform]:
+    if not (isinstance(plugin, type) and issubclass(plugin, Transform)):
         raise UserError(f"{name} is not a class with encode, decode and shapes, see fedetf.transforms.Transform")
-    return found
+    return plugin
 
 
 # fedetf's own have settings of their own: update.top_k and update.bits.

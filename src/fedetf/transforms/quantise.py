@@ -16,7 +16,7 @@ CODES, SCALE = "/codes", "/scale"
 
 @dataclass(frozen=True)
 class Quantise:
-    """Each tensor as whole numbers of so many bits and one scale.
+    """Each tensor as integers of a few bits and one scale.
 
     s = max|p|/L, q = p/s rounded, halves to even, with L = 2^(bits−1) − 1 steps on either side of zero. One bit:
     q = ±1 by sign (0 is +) and s the mean of |p|.

@@ -42,7 +42,7 @@ class NoiseSource(Protocol):
         """The number of the mean that is about to be noised: no two have the same, or one would uncover the other."""
 
     def releases(self, rounds: int) -> int:
-        """How many means were noised by the end of so many rounds."""
+        """How many means were noised by the end of the given number of rounds."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Server:
         return [name for name in self.parameters if name not in kept]
 
     def _weighed(self, uploads: Iterable[Upload], uniform: bool) -> Iterable[tuple[Upload, float]]:
-        """Each upload with its weight in the mean. FedDisco's weights depend on all: so many models in memory."""
+        """Each upload with its weight in the mean. FedDisco's weights depend on all uploads, so all are in memory."""
         if uniform or self.settings.weights == "uniform":
             return ((upload, 1.0) for upload in uploads if upload.samples)
         if self.settings.weights == "size":

@@ -66,7 +66,7 @@ class Noise:
 
 
 def epsilon(noise: float, delta: float, releases: int) -> float:
-    """What so many noised means reveal of one client at most, as the ε that belongs to ``delta``.
+    """What the given number of noised means reveals of one client at most, as the ε that belongs to ``delta``.
 
     Rényi accounting of the Gaussian mechanism, RDP(a) = a/(2z²) a release, converted as by Balle et al. (2020). Who
     takes part when follows from the settings, which all parties know: no amplification by sampling.

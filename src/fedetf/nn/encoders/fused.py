@@ -1,9 +1,10 @@
-"""``--compile`` on a CPU: BatchNorm, residual and ReLU in one kernel, and a faster weight gradient of 3×3 convolutions.
+"""Kernels for ``engine.compile`` on a CPU: BatchNorm, residual and ReLU in one, and 3×3 convolutions' weight gradient.
 
 The kernels (fused.cpp) are built once by the system's C++ compiler, within seconds, and kept in the user's cache. What
 models call, :func:`norm_relu` and :class:`Conv3x3`, is plain torch unless :func:`enable` was called on the encoder.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -11,18 +12,20 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import relu
 from torch.nn.grad import conv2d_input
 
 from fedetf.errors import UserError
-from fedetf.files import make_folder, move, packaged, read_text, write_whole
+from fedetf.files import make_folder, move, packaged, read_text, user_cache, write_whole
 
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared"]
 WIDTH = 16  # channels come in multiples of it
@@ -64,6 +67,16 @@ def enable(encoder: nn.Module) -> bool:
     for module in encoder.modules():
         vars(module)["fused"] = isinstance(module, (Conv3x3, nn.BatchNorm2d))
     return True
+
+
+def build_ahead() -> None:
+    """Begin to build the kernels, beside whatever comes next; an encoder that wants them waits until they are there."""
+
+    def build() -> None:
+        with contextlib.suppress(Exception):  # whoever wants them meets the same error, and says it
+            _build()
+
+    threading.Thread(target=build, daemon=True).start()
 
 
 def _fits(module: nn.Module, x: Tensor) -> bool:
@@ -156,10 +169,14 @@ def _build() -> Path:
     machine = read_text(cpu).split("\n\n")[0] if cpu.exists() else platform.processor()
     steady = [line for line in machine.splitlines() if line.startswith(("model", "flags", "vendor", "Features"))]
     key = hashlib.blake2b("\n".join([source, compiler, *FLAGS, *steady]).encode(), digest_size=8).hexdigest()
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedetf"
+    folder = user_cache()
     built = folder / f"fused-{key}.so"
-    if not built.exists():
-        make_folder(folder)
+    if built.exists():
+        return built
+    make_folder(folder)
+    with FileLock(built.with_suffix(".lock")):  # who comes while another builds finds it done
+        if built.exists():
+            return built
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             here = Path(temporary)
             write_whole(here / "fused.cpp", source.encode())

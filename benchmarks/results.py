@@ -1,0 +1,331 @@
+"""docs/results.md and its pictures, made from the runs that are kept in benchmarks/results.
+
+    python benchmarks/results.py          write them
+    python benchmarks/results.py --check  only say whether they are what the runs give; status 1 if not
+
+The text is benchmarks/results.md, a Jinja template. What it says of runs it asks them for, so that no number is typed,
+and beside a sentence that depends on how numbers compare stands ``sure(...)``, which stops the command when the runs
+do not say so any more.
+"""
+
+import argparse
+import hashlib
+import io
+import json
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from evidence import HERE, read_commands
+from jinja2 import Environment, StrictUndefined  # comes with torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+from fedetf.files import read_json, read_toml, write_whole
+from fedetf.methods import METHODS
+from fedetf.paper.experiment import Part, ScaleName, load_experiment, plan
+from fedetf.paper.verdicts import paper_values
+from fedetf.report.figures import MARKERS
+from fedetf.runs.read import ACCURACIES, Run, is_done, read_run, rounds_so_far
+from fedetf.runs.records import CONFIG, RESULT
+from fedetf.settings import LAST, flat
+from fedetf.statistics import Paired, Verdict, paired, verdicts
+
+ROOT = HERE.parent
+TEMPLATE, PAGE, LIST = HERE / "results.md", ROOT / "docs/results.md", HERE / "evidence.txt"
+FEDAVG, CCVR = "FedAvg", "CCVR"
+HEAD = "<!-- Made by `python benchmarks/results.py`; edit benchmarks/results.md instead. -->\n"
+
+
+class NotSoError(Exception):
+    """The runs do not say what the text says."""
+
+
+# --- what was run -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Finished runs of one setting, by the row of the table that they belong to."""
+
+    rows: Mapping[str, Sequence[Run]]
+
+    def __bool__(self) -> bool:
+        return bool(self.seeds)
+
+    def by_seed(self, row: str, metric: str = "general") -> dict[int, float]:
+        """A value for each seed that has it."""
+        calibrated = self.rows.get(CCVR, ()) if (row, metric) == (FEDAVG, "general") else ()
+        # Older runs of CCVR have no calibrated model but the final one, so that its value is that one's.
+        of_final = row == CCVR and metric == "general"
+        values = {run.seed: run.result.general if of_final else run.value(metric) for run in self.rows[row]}
+        known = {seed: value for seed, value in values.items() if value is not None}
+        return dict(sorted(({run.seed: uncalibrated(run) for run in calibrated} | known).items()))
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """Those that all rows have."""
+        each = (self.by_seed(row) or self.by_seed(row, "personal") for row in self.rows)
+        return sorted(set.intersection(*map(set, each))) if self.rows else []
+
+    def mean(self, row: str, metric: str = "general") -> float:
+        """In percent, over the seeds that all rows have."""
+        values = self.by_seed(row, metric)
+        return 100 * statistics.mean(values[seed] for seed in self.seeds)
+
+    def best(self, metric: str = "general") -> str:
+        """The row with the highest mean."""
+        rivals = [row for row in self.rows if set(self.seeds) <= self.by_seed(row, metric).keys()]
+        return max(rivals, key=lambda row: self.mean(row, metric))
+
+    def behind(self, row: str, metric: str = "general") -> list[str]:
+        """The rows that are shown to be behind one."""
+        return [other for other, _, verdict in self.against(row, metric) if verdict is Verdict.AHEAD]
+
+    def against(self, row: str, metric: str) -> list[tuple[str, Paired, Verdict]]:
+        """Each other row that has seeds in common with one, the differences, and what they show."""
+        pairs = {other: pair for other in self.rows if other != row and (pair := self.pair(row, other, metric))}
+        found = zip(pairs.items(), verdicts(list(pairs.values())), strict=True)
+        return [(other, pair, verdict or Verdict.NOT_SHOWN) for (other, pair), verdict in found]
+
+    def ahead(self, row: str, other: str, metric: str = "general") -> bool:
+        """Whether it is ahead of another with every seed that both have."""
+        pair = self.pair(row, other, metric)
+        return pair is not None and min(pair.differences.values()) > 0
+
+    def lead(self, row: str, other: str, metric: str = "general") -> float:
+        """The mean difference in points."""
+        pair = self.pair(row, other, metric)
+        if pair is None:
+            raise NotSoError(f"{row} and {other} have no seed in common")
+        return 100 * pair.mean
+
+    def pair(self, row: str, other: str, metric: str = "general") -> Paired | None:
+        """The differences, seed by seed."""
+        return paired(self.by_seed(row, metric), self.by_seed(other, metric))
+
+    def commits(self) -> str:
+        """Of fedetf, which they were made with."""
+        runs = (run for own in self.rows.values() for run in own if run.seed in self.seeds)
+        found = (str(read_json(run.folder / RESULT).get("commit") or "unknown") for run in runs)
+        return ", ".join(sorted({commit.removesuffix("-dirty")[:7] for commit in found}))
+
+    def named_seeds(self) -> str:
+        """The seeds in words."""
+        return f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
+
+    # as Markdown
+
+    def table(self, experiment: str, column: str) -> str:
+        """General and personal accuracy, mean and each seed, beside what the paper printed in a column of a table."""
+        theirs = load_experiment(experiment)
+        printed = {row.name: row.values for row in theirs.row}
+        place = [each.name for each in theirs.column].index(column)
+        lines = []
+        for row in self.rows:
+            paper = [value.split("±")[0] for value in paper_values(printed, row, place)]
+            lines.append([row, self.cell(row, "general"), paper[0], self.cell(row, "personal"), paper[1]])
+        return markdown(["method", "general", "paper", "personal", "paper"], lines)
+
+    def cell(self, row: str, metric: str) -> str:
+        """The mean in percent, in bold if it is the highest, and each seed; a dash of nothing."""
+        values = self.by_seed(row, metric)
+        if not set(self.seeds) <= values.keys():
+            return "-"
+        mark = "**" if row == self.best(metric) else ""
+        each = ", ".join(f"{100 * values[seed]:.1f}" for seed in self.seeds)
+        return f"{mark}{self.mean(row, metric):.1f}{mark}" + (f" ({each})" if len(self.seeds) > 1 else "")
+
+    def differences(self, row: str) -> str:
+        """A row less each other: mean, 95 % interval and what is shown, corrected for the number of rivals."""
+        lines = []
+        for metric in ACCURACIES:
+            for other, pair, verdict in self.against(row, metric):
+                interval = "-"
+                if pair.low is not None and pair.high is not None:
+                    interval = f"{100 * pair.low:+.1f} to {100 * pair.high:+.1f}"
+                each = ", ".join(f"{100 * value:+.1f}" for value in pair.differences.values())
+                lines.append([metric, other, f"{100 * pair.mean:+.1f}", interval, each, verdict.value])
+        return markdown(["accuracy", f"{row} less", "mean", "95 % interval", "each seed", "shown"], lines)
+
+
+def uncalibrated(run: Run) -> float:
+    """The mean of the last five rounds of CCVR before it calibrates in the end: FedAvg's."""
+    return statistics.mean(line.general for line in run.rounds[-LAST:] if line.general is not None)
+
+
+def name_of(method: str) -> str:
+    """As papers write it."""
+    return METHODS[method].__name__
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in [head, ["---"] * len(head), *lines]).rstrip()
+
+
+# --- what the template can ask for ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Page:
+    """The template's words."""
+
+    kept: Path
+    pictures: dict[str, tuple[str, Callable[[], Figure]]] = field(default_factory=dict)  # name: digest, how to draw it
+
+    @cached_property
+    def folders(self) -> list[Path]:
+        """All runs, finished or not."""
+        return sorted(path.parent for path in self.kept.rglob(CONFIG))
+
+    def experiment(self, name: str, scale: ScaleName, column: str, methods: str = "", **settings: Any) -> Runs:
+        """What is finished of one column of an experiment; FedAvg's row is there too if CCVR's is."""
+        part = Part(columns=[column], methods=methods.split(",") if methods else ())
+        trials = plan(load_experiment(name), scale, part, settings, self.kept / scale)
+        done: dict[str, list[Run]] = {trial.row: [] for trial in trials}
+        for trial in trials:
+            if trial.run.done:
+                done[trial.row].append(read_run(trial.run.folder))
+        return Runs({row: runs for row, runs in done.items() if runs or (row == FEDAVG and done.get(CCVR))})
+
+    @staticmethod
+    def printed(column: str, row: str, metric: str = "general") -> float:
+        """A mean of the paper's Table 1."""
+        theirs = load_experiment("table1")
+        place = [each.name for each in theirs.column].index(column)
+        values = paper_values({each.name: each.values for each in theirs.row}, row, place)
+        return float(values[ACCURACIES.index(metric)].split("±")[0])
+
+    def unfinished(self) -> str:
+        """How far each run came that is not finished; empty if there is none."""
+        lines = []
+        for folder in self.folders:
+            rounds = rounds_so_far(folder)
+            if is_done(folder) or not rounds:
+                continue
+            settings = flat(read_toml(folder / CONFIG))
+            known = [f"{100 * line.general:.1f} (round {line.round})" for line in rounds if line.general is not None]
+            where = f"{folder.relative_to(self.kept).parts[0]}, {settings['data.name']}, α = {settings['data.alpha']:g}"
+            done = f"{len(rounds)} of {settings['train.rounds']}"
+            method = name_of(settings["method.name"])
+            lines.append([method, where, str(settings["seed"]), done, known[-1] if known else "-"])
+        return markdown(["method", "setting", "seed", "rounds", "general, last measured"], lines) if lines else ""
+
+    def rates(self, place: str, metric: str) -> str:
+        """A value for each method and learning rate, the best rate of each in bold; empty if there are no runs."""
+        found: dict[str, dict[float, list[float]]] = {}
+        for run in (read_run(folder) for folder in self.folders if is_done(folder) and folder.parent.name == place):
+            held_out = run.result.validation
+            value = run.value(metric) if held_out is None else vars(held_out)[metric]
+            if value is not None:
+                found.setdefault(run.result.method, {}).setdefault(run.settings["train.lr"], []).append(value)
+        rates = sorted({rate for by_rate in found.values() for rate in by_rate})
+        lines = []
+        for method in (name for name in METHODS if name in found):
+            means = {rate: 100 * statistics.mean(values) for rate, values in found[method].items()}
+            best = max(means, key=lambda rate: means[rate])
+            cells = {rate: f"{mean:.1f}" for rate, mean in means.items()}
+            cells[best] = f"**{cells[best]}**"
+            lines.append([name_of(method), *(cells.get(rate, "-") for rate in rates)])
+        return markdown(["method", *(f"{rate:g}" for rate in rates)], lines) if lines else ""
+
+    def gaps(self) -> str:
+        """Every command of the list, and how many of its runs are kept."""
+        lines = []
+        for command in read_commands(LIST):
+            done = command.done(self.kept)
+            lines.append([f"{done} of {len(command.runs)}" if done else "none yet", f"`{command.text}`"])
+        return markdown(["runs", "command"], lines)
+
+    def curves(self, runs: Runs, name: str, title: str) -> str:
+        """A picture of general accuracy over the rounds, mean and range of the seeds that all methods have."""
+        points: dict[str, dict[int, list[float]]] = {}
+        for row in (row for row in runs.rows if row != CCVR):  # which differs from FedAvg in the end only
+            own = {run.seed: run for run in (*(runs.rows[CCVR] if row == FEDAVG else ()), *runs.rows[row])}
+            shown = [own[seed] for seed in runs.seeds]
+            for line in (line for run in shown for line in run.rounds if line.general is not None):
+                points.setdefault(row, {}).setdefault(line.round, []).append(100 * (line.general or 0))
+        digest = hashlib.sha256(json.dumps([title, points]).encode()).hexdigest()
+        self.pictures[name] = digest, lambda: draw(points, title)
+        return f"![{title}](images/{name})"
+
+    @staticmethod
+    def sure(condition: bool, what: str = "") -> str:
+        """Nothing, if the runs say what the text says."""
+        if not condition:
+            raise NotSoError(f"the runs do not say any more: {what}; change the text of {TEMPLATE.name}")
+        return ""
+
+
+def draw(points: Mapping[str, Mapping[int, Sequence[float]]], title: str) -> Figure:
+    """A curve for each name, through the mean of what it has in a round, with a band from lowest to highest."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for (name, rounds), marker in zip(points.items(), MARKERS, strict=False):
+        at, values = list(rounds), list(rounds.values())
+        (line,) = axes.plot(at, [statistics.mean(each) for each in values], marker=marker, markersize=4, label=name)
+        axes.fill_between(at, list(map(min, values)), list(map(max, values)), color=line.get_color(), alpha=0.15)
+    axes.set(title=title, xlabel="round", ylabel="general accuracy (%)")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.2)
+    return figure
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def render(template: str, kept: Path) -> tuple[str, Page]:
+    """The text of the page, and what its pictures show."""
+    page = Page(kept)
+    names = ("experiment", "printed", "unfinished", "rates", "gaps", "curves", "sure")
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
+    environment.filters |= {"points": lambda value: f"{value:+.1f}", "percent": lambda value: f"{value:.1f}"}
+    return HEAD + environment.from_string(template).render({name: getattr(page, name) for name in names}), page
+
+
+def digest_of(picture: Path) -> str:
+    """Of the numbers that a picture shows, as it says itself; empty if there is none."""
+    if not picture.is_file():
+        return ""
+    with Image.open(picture) as image:
+        return str(image.info.get("Description", ""))
+
+
+def changes(text: str, found: Page, page: Path) -> list[str]:
+    """The files beside a page, and the page, that are not what the runs give."""
+    pictures = {page.parent / "images" / name: digest for name, (digest, _) in found.pictures.items()}
+    stale = [path.name for path, digest in pictures.items() if digest_of(path) != digest]
+    return stale + ([page.name] if not page.is_file() or page.read_text("utf-8") != text else [])
+
+
+def write(text: str, found: Page, page: Path) -> None:
+    """Write a page, and those of its pictures that have changed."""
+    for name in set(changes(text, found, page)) & found.pictures.keys():
+        digest, make = found.pictures[name]
+        content = io.BytesIO()
+        make().savefig(content, format="png", dpi=150, metadata={"Description": digest})
+        write_whole(page.parent / "images" / name, content.getvalue())
+    write_whole(page, text.encode())
+
+
+def main() -> int:
+    """Write the page and its pictures, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if something would change")
+    options = parser.parse_args()
+    text, found = render(TEMPLATE.read_text("utf-8"), HERE / "results")
+    if not options.check:
+        write(text, found, PAGE)
+        return 0
+    changed = changes(text, found, PAGE)
+    print(f"not what the runs give: {', '.join(changed)}" if changed else "all as the runs give it")
+    return 1 if changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

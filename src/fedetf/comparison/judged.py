@@ -1,0 +1,122 @@
+"""How the lines of a table stand: methods in settings, their seeds together. Tables and pages only render it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, Protocol, TypeVar
+
+from fedetf.comparison.metric import ACCURACY
+from fedetf.comparison.overall import Overall, overall
+from fedetf.comparison.standing import Scores, Standing, chosen_rival, common_seeds, judge_columns, on_seeds
+from fedetf.metrics import Quantity
+from fedetf.runs.read import SCORES, Run
+from fedetf.statistics import Spread
+
+JUDGED = ("general", "personal")  # the columns in which methods are compared; the final model stands beside them
+
+
+class Entry(Protocol):
+    """A line of a table: one method, or variant of one, in one setting, over its seeds."""
+
+    @property
+    def name(self) -> str:
+        """What it is called among its rivals."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What else it can be called by."""
+
+    @property
+    def setting(self) -> str:
+        """What it is tried in: lines with the same are rivals."""
+
+    @property
+    def reference(self) -> bool:
+        """Whether it is there to compare with, and no rival."""
+
+    @property
+    def scores(self) -> Mapping[str, Scores]:
+        """For each of :data:`fedetf.runs.read.SCORES`, a value by seed."""
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """The runs that they come from."""
+
+
+E = TypeVar("E", bound=Entry)
+
+
+@dataclass(frozen=True)
+class Judged(Generic[E]):
+    """The lines of a table, and how each stands."""
+
+    lines: list[E]
+    metric: Quantity = ACCURACY
+    against: str | None = None  # the method that others are compared with; None: see chosen_rival
+
+    @cached_property
+    def standings(self) -> list[dict[str, Standing]]:
+        """How each line stands in its setting, by column."""
+        found: list[dict[str, Standing]] = [{} for _ in self.lines]
+        lower = self.metric.better == "lower"
+        for numbers in self.settings.values():
+            lines = [self.lines[number] for number in numbers]
+            references = [place for place, line in enumerate(lines) if line.reference]
+            columns = {name: [line.scores.get(name, {}) for line in lines] for name in SCORES}
+            against = chosen_rival([line.names for line in lines], self.against, references)
+            judged = judge_columns({name: columns.pop(name) for name in JUDGED}, against, references, lower)
+            for name, column in {**judged, **judge_columns(columns, None, references, lower)}.items():
+                for number, standing in zip(numbers, column.standings, strict=True):
+                    found[number][name] = standing
+        return found
+
+    @cached_property
+    def settings(self) -> dict[str, list[int]]:
+        """The numbers of the lines of each setting: rivals, and their references."""
+        found: dict[str, list[int]] = {}
+        for number, line in enumerate(self.lines):
+            found.setdefault(line.setting, []).append(number)
+        return found
+
+    @property
+    def compared_with(self) -> str:
+        """Whom the differences are to; empty if there are none."""
+        if not any(standing.difference for line in self.standings for standing in line.values()):
+            return ""
+        rivals = [line for line in self.lines if not line.reference]
+        chosen = chosen_rival([line.names for line in rivals], self.against)
+        return "" if chosen is None else rivals[chosen].name
+
+    @property
+    def majority(self) -> dict[str, Spread]:
+        """What a constant answer reaches in personal accuracy, in each setting where it is on record.
+
+        It is on the seeds that the other values of the column are on.
+        """
+        shares = {}
+        for setting, numbers in self.settings.items():
+            lines = [self.lines[number] for number in numbers]
+            seeds = common_seeds([line.scores.get("personal", {}) for line in lines if not line.reference])
+            runs = lines[0].runs if self.metric == ACCURACY else []
+            values = {run.seed: share for run in runs if (share := run.result.personal_majority) is not None}
+            found = Spread.of(on_seeds(seeds, values).values())
+            if found is not None:
+                shares[setting] = found
+        return shares
+
+    @property
+    def overall(self) -> dict[str, Overall]:
+        """The methods over all settings, by column, where there are several of both."""
+        found = {}
+        for column in JUDGED:
+            means: dict[str, list[float | None]] = {}
+            for place, numbers in enumerate(self.settings.values()):
+                for number in numbers:
+                    spread = self.standings[number][column].spread
+                    if not self.lines[number].reference:
+                        row = means.setdefault(self.lines[number].name, [None] * len(self.settings))
+                        row[place] = None if spread is None else spread.mean
+            judged = overall(means, self.metric.better == "lower")
+            if judged is not None:
+                found[column] = judged
+        return found

@@ -1,0 +1,38 @@
+"""Many methods over many settings: Friedman's test on their ranks, and who differs from whom."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedetf.statistics import LEVEL, Friedman, friedman
+
+LEAST_METHODS, LEAST_SETTINGS = 3, 2
+
+
+@dataclass(frozen=True)
+class Overall:
+    """Methods that have a value in every setting, on all settings together."""
+
+    methods: list[str]
+    found: Friedman
+
+    @property
+    def sentence(self) -> str:
+        """What the ranks say."""
+        test, count = self.found, self.found.blocks
+        ranks = sorted(zip(test.ranks, self.methods, strict=True))
+        named = ", ".join(f"{name} {rank:.2f}" for rank, name in ranks)
+        shown = "differ" if test.p < LEVEL else "are not shown to differ"
+        about = f"Over {count} settings the methods {shown} (Friedman's test, Iman and Davenport's F, p = {test.p:.2g})"
+        apart = f" Ranks that are {test.width:.2f} apart differ (Nemenyi, 5 %)." if test.p < LEVEL else ""
+        return f"{about}. Mean ranks, 1 is best: {named}.{apart}"
+
+
+def overall(values: Mapping[str, Sequence[float | None]], lower: bool = False) -> Overall | None:
+    """Of each method its value in every setting; None if fewer than three have all, or there is one setting only."""
+    whole = {name: [v for v in row if v is not None] for name, row in values.items() if None not in row}
+    settings = len(next(iter(whole.values()), []))
+    if len(whole) < LEAST_METHODS or settings < LEAST_SETTINGS:
+        return None
+    sign = -1 if lower else 1
+    blocks = [[sign * row[number] for row in whole.values()] for number in range(settings)]
+    return Overall(list(whole), friedman(blocks))

@@ -1,0 +1,97 @@
+"""Serves a live page to browsers on this machine, and tells them of every new version (server-sent events)."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from fedetf.errors import UserError
+from fedetf.report.live import LivePage
+from fedetf.report.page import policy
+
+LOOPBACK = "127.0.0.1"
+# Names of this machine that no name server can give to a stranger's page. The port is not looked at: that of an SSH
+# tunnel's other end may differ.
+OWN_NAMES = {LOOPBACK, "localhost", "[::1]"}
+BEAT = 5.0  # seconds after which the server says that it is there, though nothing has changed
+POLL = 0.5  # seconds between two looks at the folders
+
+
+@contextmanager
+def serving(live: LivePage, port: int) -> Iterator[str]:
+    """Serve it from other threads; gives the address. Port 0 is any that is free."""
+
+    class Handler(_Handler):
+        page = live
+
+    try:
+        server = ThreadingHTTPServer((LOOPBACK, port), Handler)
+    except OSError as error:
+        raise UserError(f"cannot listen on port {port}: {error.strerror}; give another, --port 0 finds one") from None
+    server.daemon_threads = True  # a browser that stays connected does not hold up the end
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://{LOOPBACK}:{server.server_address[1]}/"
+    finally:
+        live.end()
+        server.shutdown()
+        server.server_close()
+
+
+def keep_current(live: LivePage) -> None:
+    """Look at the folders for ever."""
+    while True:
+        live.look()
+        time.sleep(POLL)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    page: LivePage
+    timeout = 60  # seconds without a word of a request
+
+    def do_GET(self) -> None:
+        """The page, or its versions as they come."""
+        host = self.headers.get("Host", "")
+        if not OWN_NAMES & {host, host.rpartition(":")[0]}:
+            # A stranger's page whose name was made to point here: it would read ours as if it were its own.
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this server is called localhost")
+        elif self.path == "/":
+            self._begin(HTTPStatus.OK, "text/html; charset=utf-8", len(self.page.page))
+            self.wfile.write(self.page.page)
+        elif self.path == "/events":
+            self._tell()
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is one page here: /")
+
+    def _tell(self) -> None:
+        self._begin(HTTPStatus.OK, "text/event-stream")
+        version = ""
+        try:
+            while version := self.page.wait(version, BEAT):
+                word = json.dumps({"version": version, "now": int(1000 * time.time())})
+                self.wfile.write(f"retry: 1000\ndata: {word}\n\n".encode())
+        except OSError:  # the browser has gone
+            self.close_connection = True
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        self._begin(status, "text/plain; charset=utf-8", len(why))
+        self.wfile.write(why.encode())
+
+    def _begin(self, status: HTTPStatus, kind: str, length: int | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.send_header("Content-Security-Policy", f"{policy(live=True)}; frame-ancestors 'none'; base-uri 'none'")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Requests are nobody's business."""

@@ -1,0 +1,137 @@
+"""Tables at real sites: the same statistics and the same bits as in the simulator, and only sums leave a site."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sites import Wire, assert_same_model, no_pauses
+
+import fedetf
+from fedetf.data.kinds import Sums
+from fedetf.flower.new import new_app
+
+__all__ = ["no_pauses"]  # a fixture for every test here
+
+HOSPITALS = ["cleveland", "hungarian", "switzerland", "va"]
+REAL = Path(os.environ.get("FEDETF_TEST_DATA", "../shared/data")) / "heart-disease" / "csv"
+SETTINGS = """
+seed = 3
+[data]
+name = "hospitals"
+label_column = "diagnosis"
+[method]
+name = "{method}"
+[model]
+name = "{model}"
+[train]
+rounds = 2
+epochs = 1
+batch_size = 16
+lr = 0.05
+[personal]
+rounds = 1
+[engine]
+device = "cpu"
+[measure]
+tensorboard = false
+"""
+
+
+def hospital(path: Path, seed: int, empty: str = "", absent: str = "") -> None:
+    """A table whose label depends on its numbers and a category; a column may be empty, or not there at all."""
+    rng = np.random.default_rng(seed)
+    n = 30 + 10 * seed
+    age, chol = rng.normal(50 + 5 * seed, 9, n).round(1), rng.normal(200, 30, n).round()
+    pain = np.array(["mild", "sharp", f"only {path.stem}"])[rng.integers(0, 3, n)]
+    sick = np.where(age + 5 * (pain == "sharp") + rng.normal(0, 3, n) > 55, "yes", "no")
+    table = {"age": age, "chol": chol, "pain": pain, "diagnosis": sick}
+    shown = {name: [""] * n if name == empty else cells for name, cells in table.items() if name != absent}
+    rows = [shown, *zip(*shown.values(), strict=True)]
+    path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for seed, (name, what) in enumerate(
+        zip(HOSPITALS, [{}, {"empty": "chol"}, {"empty": "pain"}, {"absent": "chol"}], strict=True)
+    ):
+        hospital(folder / f"{name}.csv", seed, **what)
+    return folder
+
+
+def federated(tmp_path: Path, data: Path, classes: str, method: str = "fedetf", model: str = "auto", **config) -> Wire:
+    new_app(tmp_path / "app", HOSPITALS)
+    (tmp_path / "app" / "settings.toml").write_text(SETTINGS.format(method=method, model=model))
+    return Wire(
+        tmp_path / "app",
+        tmp_path / "kept",
+        lambda k: str(data / f"{HOSPITALS[k]}.csv"),
+        HOSPITALS,
+        out=str(tmp_path / "run"),
+        classes=classes,
+        shape="",
+        test="",
+        **config,
+    )
+
+
+def assert_as_simulated(tmp_path: Path, data: Path) -> fedetf.api.Result:
+    """The simulator gets the same model from the same files, and every site has its personal one."""
+    files = {name: data / f"{name}.csv" for name in HOSPITALS}
+    given = str(tmp_path / "app" / "settings.toml")
+    expected = fedetf.run(given, data=files, engine="serial", out=tmp_path / "simulated", trust_code=True)
+    assert_same_model(tmp_path / "run", tmp_path / "simulated")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["personal_per_client"] == expected.personal_per_client
+    rows = files["cleveland"]
+    for k, name in enumerate(HOSPITALS):
+        kept = next((tmp_path / "kept" / name).rglob("personal.safetensors"))
+        there = fedetf.load(kept, trust_code=True).rows(rows)
+        here = fedetf.load(tmp_path / "simulated", client=k, trust_code=True).rows(rows)
+        assert (there == here).all()
+    return expected
+
+
+def test_sites_with_columns_of_their_own_give_the_simulators_bits(hospitals: Path, tmp_path: Path) -> None:
+    wire = federated(tmp_path, hospitals, "no, yes")
+    wire.run_server()
+    expected = assert_as_simulated(tmp_path, hospitals)
+    columns = {column.name: column for column in expected.job.dataset.note.columns}
+    assert columns["pain"].categories == [
+        "mild",
+        *(f"only {name}" for name in ("cleveland", "hungarian", "va")),
+        "sharp",
+    ]
+    assert columns["chol"].missing
+    assert not columns["age"].missing
+
+
+def test_what_leaves_a_site_before_the_first_round_are_sums(hospitals: Path, tmp_path: Path) -> None:
+    wire = federated(tmp_path, hospitals, "no, yes", "fedavg")
+    wire.run_server()
+    told = [a for a in wire.answers if a.metadata.message_type == "query.describe"]
+    assert len(told) == 4
+    for answer in told:
+        assert set(answer.content) == {"sums"}
+        sums = Sums.model_validate_json(answer.content["sums"]["json"])
+        assert {c.name for c in sums.columns} <= {"age", "chol", "pain"}
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs heart-disease in ../shared/data or $FEDETF_TEST_DATA")
+@pytest.mark.parametrize("model", ["auto", "factory"])
+def test_heart_disease_at_four_hospitals(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if model == "factory":
+        (tmp_path / "clinic.py").write_text(
+            "from torch import nn\n\ndef encoder(shape):\n    return nn.Sequential(nn.Linear(shape[0], 8), nn.Tanh())\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        model = "clinic:encoder"
+    wire = federated(tmp_path, REAL, "disease, healthy", model=model, **{"trust-code": True})
+    for node in wire.nodes.values():
+        node["trust-code"] = True
+    wire.run_server()
+    assert_as_simulated(tmp_path, REAL)

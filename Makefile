@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 # Bytecode is written when a module is first used: compiling all of torch up front doubles the time of an install.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
 
+# Where Python is told to write no bytecode, each process that imports torch would compile all of it again: 5 s, not 2.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Each test has a limit (pyproject.toml); this one is for all of them, should pytest itself stand still.
 PYTEST := $(if $(shell command -v timeout),timeout --foreground --signal=INT --kill-after=60 60m )$(BIN)/pytest \
 	--numprocesses auto --dist loadgroup -rfEs

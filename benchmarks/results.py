@@ -25,7 +25,7 @@ from jinja2 import Environment, StrictUndefined  # comes with torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedetf.files import read_json, read_toml, write_whole
+from fedetf.files import MIB, read_json, read_toml, write_whole
 from fedetf.methods import METHODS
 from fedetf.paper.experiment import Part, ScaleName, load_experiment, plan
 from fedetf.paper.verdicts import paper_values
@@ -38,6 +38,7 @@ from fedetf.statistics import Paired, Verdict, paired, verdicts
 ROOT = HERE.parent
 TEMPLATE, PAGE, LIST = HERE / "results.md", ROOT / "docs/results.md", HERE / "evidence.txt"
 FEDAVG, CCVR = "FedAvg", "CCVR"
+FLOOR, CEILING = REFERENCES = ("local", "pooled")
 HEAD = "<!-- Made by `python benchmarks/results.py`; edit benchmarks/results.md instead. -->\n"
 
 
@@ -78,9 +79,13 @@ class Runs:
         return 100 * statistics.mean(values[seed] for seed in self.seeds)
 
     def best(self, metric: str = "general") -> str:
-        """The row with the highest mean."""
-        rivals = [row for row in self.rows if set(self.seeds) <= self.by_seed(row, metric).keys()]
-        return max(rivals, key=lambda row: self.mean(row, metric))
+        """The row with the highest mean; references are no rivals."""
+        return max(self.rivals(metric), key=lambda row: self.mean(row, metric), default="")
+
+    def rivals(self, metric: str = "general") -> list[str]:
+        """The rows, without references, that have a value with every seed."""
+        known = {row for row in self.rows if set(self.seeds) <= self.by_seed(row, metric).keys()}
+        return [row for row in self.rows if row in known - set(REFERENCES)]
 
     def behind(self, row: str, metric: str = "general") -> list[str]:
         """The rows that are shown to be behind one."""
@@ -97,6 +102,15 @@ class Runs:
         pair = self.pair(row, other, metric)
         return pair is not None and min(pair.differences.values()) > 0
 
+    def above(self, row: str, metric: str = "general") -> list[str]:
+        """The rows that are ahead of one with every seed that both have, the best first."""
+        found = [other for other in self.rivals(metric) if other != row and self.ahead(other, row, metric)]
+        return sorted(found, key=lambda other: -self.mean(other, metric))
+
+    def below(self, row: str, metric: str = "general") -> list[str]:
+        """The rows that one is ahead of with every seed that both have."""
+        return [other for other in self.rivals(metric) if other != row and self.ahead(row, other, metric)]
+
     def lead(self, row: str, other: str, metric: str = "general") -> float:
         """The mean difference in points."""
         pair = self.pair(row, other, metric)
@@ -107,6 +121,11 @@ class Runs:
     def pair(self, row: str, other: str, metric: str = "general") -> Paired | None:
         """The differences, seed by seed."""
         return paired(self.by_seed(row, metric), self.by_seed(other, metric))
+
+    def majority(self) -> float | None:
+        """What always each client's most frequent class would reach on its own test images, in percent, if known."""
+        known = [run.result.personal_majority for own in self.rows.values() for run in own if run.seed in self.seeds]
+        return 100 * statistics.mean(filter(None, known)) if any(known) else None
 
     def commits(self) -> str:
         """Of fedetf, which they were made with."""
@@ -130,6 +149,20 @@ class Runs:
             paper = [value.split("±")[0] for value in paper_values(printed, row, place)]
             lines.append([row, self.cell(row, "general"), paper[0], self.cell(row, "personal"), paper[1]])
         return markdown(["method", "general", "paper", "personal", "paper"], lines)
+
+    def costs(self) -> str:
+        """Accuracies and costs of methods by name, between the floor and the ceiling of references."""
+        middle = [row for row in self.rows if row not in REFERENCES]
+        lines = []
+        for row in (row for row in (FLOOR, *middle, CEILING) if row in self.rows):
+            results = [run.result for run in self.rows[row] if run.seed in self.seeds]
+            sent = statistics.mean((result.bytes_up + result.bytes_down) / result.training for result in results)
+            passes = statistics.mean(result.image_passes or 0 for result in results)
+            epochs = statistics.mean(result.epochs_personal for result in results)
+            accuracies = [self.cell(row, metric) for metric in ACCURACIES]
+            name = f"[`{row}`](methods/{row}.md)"
+            lines.append([name, *accuracies, f"{sent / MIB:.1f}", f"{passes:,.0f}", f"{epochs:.0f}"])
+        return markdown(["method", "general", "personal", "MiB a client", "image passes", "personal epochs"], lines)
 
     def cell(self, row: str, metric: str) -> str:
         """The mean in percent, in bold if it is the highest, and each seed; a dash of nothing."""
@@ -193,6 +226,13 @@ class Page:
                 done[trial.row].append(read_run(trial.run.folder))
         return Runs({row: runs for row, runs in done.items() if runs or (row == FEDAVG and done.get(CCVR))})
 
+    def comparison(self, place: str) -> Runs:
+        """What is finished of a comparison in a folder, by the methods' names in the order of their list."""
+        done: dict[str, list[Run]] = {method: [] for method in METHODS}
+        for run in (read_run(folder) for folder in self.folders if is_done(folder) and folder.parent.name == place):
+            done[run.result.method].append(run)
+        return Runs({method: runs for method, runs in done.items() if runs})
+
     @staticmethod
     def printed(column: str, row: str, metric: str = "general") -> float:
         """A mean of the paper's Table 1."""
@@ -255,6 +295,11 @@ class Page:
         return f"![{title}](images/{name})"
 
     @staticmethod
+    def slow() -> list[str]:
+        """Methods that want another learning rate than FedAvg's."""
+        return [name for name, method in METHODS.items() if method.suggested_rate != 1]
+
+    @staticmethod
     def sure(condition: bool, what: str = "") -> str:
         """Nothing, if the runs say what the text says."""
         if not condition:
@@ -282,9 +327,10 @@ def draw(points: Mapping[str, Mapping[int, Sequence[float]]], title: str) -> Fig
 def render(template: str, kept: Path) -> tuple[str, Page]:
     """The text of the page, and what its pictures show."""
     page = Page(kept)
-    names = ("experiment", "printed", "unfinished", "rates", "gaps", "curves", "sure")
+    names = ("experiment", "comparison", "printed", "unfinished", "rates", "gaps", "curves", "slow", "sure")
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
     environment.filters |= {"points": lambda value: f"{value:+.1f}", "percent": lambda value: f"{value:.1f}"}
+    environment.filters["names"] = lambda methods: ", ".join(f"`{name}`" for name in methods) or "none"
     return HEAD + environment.from_string(template).render({name: getattr(page, name) for name in names}), page
 
 

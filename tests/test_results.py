@@ -10,6 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from made_runs import make_run
+
+from fedetf.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "benchmarks/results"
@@ -114,3 +117,33 @@ def test_a_run_that_is_not_finished_is_shown_as_far_as_it_came(script: ModuleTyp
     general = 100 * json.loads(lines[9])["general"]
     last = script.Page(tmp_path).unfinished().splitlines()[-1]
     assert last == f"| FedETF | medium, cifar10, α = 0.05 | 8 | 12 of 60 | {general:.1f} (round 10) |"
+
+
+def test_every_method_between_the_floor_and_the_ceiling(script: ModuleType, tmp_path: Path) -> None:
+    """Runs of all methods with one seed and of some with another: the table is of the seed that all have."""
+    kept = Path(shutil.copytree(KEPT, tmp_path / "kept"))
+    shutil.rmtree(kept / "family", ignore_errors=True)
+    for seed in (8, 9):
+        for place, method in enumerate(list(METHODS)[: 5 if seed == 9 else None]):
+            level = {"local": 0.1, "pooled": 0.9, "moon": 0.6}.get(method, 0.2 + place / 200)
+            folder = kept / "family" / f"cifar10-{method}-s{seed}"
+            result = make_run(folder, method, seed, clients=4, level=level, majority=0.25)
+            result |= {"image_passes": 12_345, "bytes_up": 8 * 2**20, "bytes_down": 4 * 2**20}
+            (folder / "result.json").write_text(json.dumps(result), "utf-8")
+    text, _ = script.render(script.TEMPLATE.read_text("utf-8"), kept)
+    section = text.split("\n## Every method\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| [")]
+    between = [name for name in METHODS if name not in ("local", "pooled")]
+    assert [row[0] for row in rows] == [f"[`{name}`](methods/{name}.md)" for name in ("local", *between, "pooled")]
+    moon = json.loads((kept / "family/cifar10-moon-s8/result.json").read_text("utf-8"))
+    bold = f"**{100 * moon['general_last5']:.1f}**"
+    assert next(row for row in rows if "`moon`" in row[0])[1:] == [
+        bold, f"**{100 * moon['personal']:.1f}**", "3.0", "12,345", "3",
+    ]  # fmt: skip
+    assert [row[0] for row in rows if row[1].startswith("**")] == ["[`moon`](methods/moon.md)"]
+    assert next(row for row in rows if "`fedproto`" in row[0])[1] == "-"
+    assert "seed 8, commit" in section
+    shown = section.split("**What it shows.**")[1]
+    assert f"`moon`, {100 * moon['general_last5']:.1f} %" in shown
+    assert "most frequent class is right in 25.0 %" in shown
+    assert "(`spherefed`, `feddrplus`) want one many times higher" in shown

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedetf.report.interactive import compare, resume, run, tune
     from fedetf.tuning.run import Tuning
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Comparison",

@@ -60,8 +60,9 @@ class _Handler(BaseHTTPRequestHandler):
             # A stranger's page whose name was made to point here: it would read ours as if it were its own.
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this server is called localhost")
         elif self.path == "/":
-            self._begin(HTTPStatus.OK, "text/html; charset=utf-8", len(self.page.page))
-            self.wfile.write(self.page.page)
+            page = self.page.page  # once: it may be another in a moment
+            self._begin(HTTPStatus.OK, "text/html; charset=utf-8", len(page))
+            self.wfile.write(page)
         elif self.path == "/events":
             self._tell()
         else:

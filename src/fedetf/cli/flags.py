@@ -87,12 +87,21 @@ def add_data_flags(parser: argparse.ArgumentParser, several: bool = False) -> No
     kind = several_values if several else _itself
     flags = parser.add_argument_group("data")
     flags.add_argument(
-        "--dataset", metavar="D", type=kind(str), help="a name (fedetf list datasets), a folder, or a hub id"
+        "--dataset",
+        metavar="D",
+        type=kind(str),
+        help="a name (fedetf list datasets), a CSV or Parquet file, a folder, or a hub id",
     )
-    flags.add_argument("--clients", metavar="K", type=kind(int), help="number of clients")
-    flags.add_argument("--alpha", metavar="A", type=kind(float), help="Dirichlet concentration; smaller is more skewed")
+    flags.add_argument("--clients", metavar="K", type=kind(int), help="number of clients to deal the data out to")
     flags.add_argument(
-        "--site-column", metavar="C", type=kind(str), help="a column that names each sample's site: a client for each"
+        "--alpha",
+        metavar="A",
+        type=kind(float),
+        help="how alike the clients are: 100 much the same, 1 a little different, 0.05 very different (the "
+        "concentration of the Dirichlet draws)",
+    )
+    flags.add_argument(
+        "--site-column", metavar="C", type=kind(str), help="the column that names each sample's site; each is a client"
     )
 
 
@@ -104,9 +113,11 @@ def add_training_flags(parser: argparse.ArgumentParser, several: bool = False) -
         "--model",
         metavar="X",
         type=kind(str),
-        help="the encoder: see fedetf list models, or package.module:factory for your own",
+        help="the network before the classifier: see fedetf list models, or package.module:factory for your own",
     )
-    flags.add_argument("--participation", metavar="R", type=kind(float), help="share of the clients in each round")
+    flags.add_argument(
+        "--participation", metavar="R", type=kind(float), help="share of the clients that take part in each round"
+    )
     flags.add_argument("--rounds", metavar="T", type=kind(int), help="communication rounds")
     flags.add_argument(
         "--epochs", metavar="E", type=kind(number), help="local epochs a round; may be a part of one, such as 0.5"
@@ -118,7 +129,8 @@ def add_training_flags(parser: argparse.ArgumentParser, several: bool = False) -
     flags.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="a faster training step, also by torch.compile (default: by fused kernels, for ResNets on a CPU); or none",
+        help="speed up the training step by torch.compile too, or not at all (default: by fused kernels, for ResNets on "
+        "a CPU)",
     )
 
 
@@ -130,7 +142,7 @@ def add_engine_flags(flags: argparse._ActionsContainer) -> None:
         help="where client steps run: serial, processes, ray, auto (processes on several CPU cores); same results",
     )
     flags.add_argument(
-        "--workers", metavar="N", type=int, help="how many work side by side (default: one for each core)"
+        "--workers", metavar="N", type=int, help="number of workers side by side (default: one for each core)"
     )
 
 

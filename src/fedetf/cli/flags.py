@@ -129,8 +129,8 @@ def add_training_flags(parser: argparse.ArgumentParser, several: bool = False) -
     flags.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="speed up the training step by torch.compile too, or not at all (default: by fused kernels, for ResNets on "
-        "a CPU)",
+        help="speed up the training step also by torch.compile, or not at all (default: fused kernels for ResNets on a "
+        "CPU)",
     )
 
 

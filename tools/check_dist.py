@@ -1,9 +1,9 @@
 """Try out what `make dist` has built, as somebody who installs it would: in an empty environment, outside the clone.
 
-The metadata of wheel and sdist are checked, then the wheel alone is installed with every Python 3.10 or newer on PATH,
-and `fedetf demo`, `run` and `report` run from it; on Linux as root without a network.
+The metadata of wheel and sdist are checked, then the wheel alone is installed with every Python 3.10 or newer on PATH
+or of pyenv, and `fedetf demo`, `run` and `report` run from it; on Linux as root without a network.
 
-    python tools/check_dist.py dist
+    python tools/check_dist.py dist                 # or with some Pythons only: dist python3.12 python3.13
 """
 
 import email
@@ -22,7 +22,6 @@ from pathlib import Path
 from packaging.metadata import Metadata
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHONS = [f"python3.{minor}" for minor in range(10, 20)]
 COMMANDS = (
     "fedetf demo --out demo",
     "fedetf run --clients 3 --rounds 1 --epochs 1 --set personal.rounds=1 --out first",
@@ -30,7 +29,7 @@ COMMANDS = (
 )
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, pythons: Sequence[str]) -> None:
     """Check everything; the first thing that is wrong ends it with a line."""
     (wheel,), (sdist,) = list(folder.glob("*.whl")), list(folder.glob("*.tar.gz"))
     packed = wheel_files(wheel)
@@ -43,7 +42,7 @@ def main(folder: Path) -> None:
     missing = sorted(set(tracked()) - set(packed))
     if missing:
         sys.exit(f"error: not in the wheel: {', '.join(missing)}; see package-data in pyproject.toml")
-    for python in filter(version_of, PYTHONS):
+    for python in pythons or interpreters():
         try_out(python, wheel)
 
 
@@ -84,6 +83,15 @@ def try_out(python: str, wheel: Path) -> None:
             sys.exit("error: fedetf report left no page")
 
 
+def interpreters() -> list[str]:
+    """One of each version from 3.10 on: from PATH, or else from pyenv, which puts only chosen ones there."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    names = [f"python3.{minor}" for minor in range(10, 20)]
+    places = [*names, *(str(path) for name in names for path in pyenv.glob(f"versions/*/bin/{name}"))]
+    found = {version: place for place in reversed(places) if (version := version_of(place))}
+    return [found[version] for version in sorted(found)]
+
+
 def version_of(python: str) -> tuple[int, ...] | None:
     """The version of an interpreter; None if it is not there, or a shim without one behind it."""
     if shutil.which(python) is None:
@@ -109,4 +117,4 @@ def run(words: Sequence[str], place: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -20,12 +20,12 @@ MOST_SITES = 50  # the most that are listed one by one
 NAMES = {"fedavg": "FedAvg", "fedetf": "FedETF"}
 
 MADE_FOR = {
-    "labels": "Other mixes of classes: made for it are fedetf, fedgela and spherefed (a fixed classifier), fedlc and "
-    "fedrs (logits that know who holds what), fedntd and ccvr; of any method, server.weights=disco.",
-    "sizes": "Other sizes: large sites decide, since they count by size and train longer. server.weights=uniform "
-    "counts all alike, train.steps lets all train equally long, and fednova is made for unequal numbers of steps.",
-    "features": "Other inputs: fedbn is made for it, which keeps the normalisation layers of an encoder at each site; "
-    "or a model of each site's own, as of ditto, apfl and fedala.",
+    "labels": "Sites hold different mixes of classes. Made for that: fedetf, fedgela and spherefed (a fixed "
+    "classifier), fedlc and fedrs (logits that know who holds what), fedntd and ccvr; with any method, server.weights=disco.",
+    "sizes": "Sites differ in size, and large ones decide: they weigh more and train longer. server.weights=uniform "
+    "gives all the same weight, train.steps the same training, and fednova is made for unequal numbers of steps.",
+    "features": "Inputs look different from site to site. fedbn is made for that: the normalisation layers of the "
+    "encoder stay at each site; or give each site its own model, with ditto, apfl or fedala.",
     "nothing": "Sites hold much the same, so fedavg is likely to do; the trial below measures it.",
 }
 

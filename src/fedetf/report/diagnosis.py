@@ -21,7 +21,8 @@ NAMES = {"fedavg": "FedAvg", "fedetf": "FedETF"}
 
 MADE_FOR = {
     "labels": "Sites hold different mixes of classes. Made for that: fedetf, fedgela and spherefed (a fixed "
-    "classifier), fedlc and fedrs (logits that know who holds what), fedntd and ccvr; with any method, server.weights=disco.",
+    "classifier), fedlc and fedrs (logits that know who holds what), fedntd and ccvr; with any "
+    "method, server.weights=disco.",
     "sizes": "Sites differ in size, and large ones decide: they weigh more and train longer. server.weights=uniform "
     "gives all the same weight, train.steps the same training, and fednova is made for unequal numbers of steps.",
     "features": "Inputs look different from site to site. fedbn is made for that: the normalisation layers of the "

@@ -26,6 +26,7 @@ import fedetf
 from fedetf.api import prepare
 from fedetf.cli import build_parser, main
 from fedetf.cli.flags import chosen_settings, given_settings
+from fedetf.cli.lists import _method_view, _methods
 from fedetf.comparison.plan import plan
 from fedetf.config import describe_settings, resolve
 from fedetf.engines.worker import Worker
@@ -175,6 +176,13 @@ def test_traffic_of_a_method_page(name: str) -> None:
     assert set(written) == set(truth)
     for what, state in truth.items():
         assert written[what] == grouped(state), what
+
+
+@pytest.mark.parametrize("row", [_method_view(row) for row in _methods()], ids=list(METHODS))
+def test_costs_of_a_method_page(row: dict[str, Any]) -> None:
+    text = (ROOT / f"docs/methods/{row['name']}.md").read_text("utf-8")
+    truth = [row["extra passes"], row["extra bytes"], row["client keeps"] or "–", row["rate"]]
+    assert table(text, "What it costs") == [truth]
 
 
 def grouped(names: Any) -> list[str]:

@@ -4,8 +4,13 @@ import json
 from dataclasses import asdict
 
 import pytest
+import torch
 
+from fedetf.api import prepare
+from fedetf.config import resolve
 from fedetf.engines.costs import CLASSES, costs_of
+from fedetf.engines.worker import Worker
+from fedetf.federation import Federation
 from fedetf.files import packaged
 from fedetf.methods import METHODS
 
@@ -48,3 +53,19 @@ def test_what_is_written_for_lists_is_true() -> None:
     """If this fails: python tools/method_costs.py."""
     written = json.loads(packaged("methods", "costs.json"))
     assert written == {name: asdict(costs_of(method())) for name, method in METHODS.items()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_extra_passes_are_those_that_the_encoder_makes(method: str) -> None:
+    """In a client's second round, of one epoch: images that went through the encoder and were not trained on."""
+    chosen = {"method.name": method, "model.name": "mlp", "data.clients": 2, "data.limit": 60, "train.epochs": 1}
+    job = prepare(resolve(None, chosen))
+    received, worker = Federation(job, [])._received(), Worker(job, torch.device("cpu"))
+    pooled = {"pooled": len(job.partition.train[0])} if job.method.pools else {}
+    private = worker.train(0, 1, received, {}, **pooled).private
+    seen: list[int] = []
+    worker.net.encoder.register_forward_hook(lambda _, inputs, out: seen.append(len(out)))
+    trained = worker.train(0, 2, received, private, **pooled).upload
+    extra = max(0, sum(seen) - trained.images) / trained.samples
+    backward = {"apfl": 2}.get(method, 0)  # the mixture trains too, on the same images
+    assert extra + backward == METHODS[method].extra_passes

@@ -28,6 +28,7 @@ class FedNH(Method):
     summary: ClassVar = "a head of unit prototypes that follow the clients' class means slowly"
     citation: ClassVar = "Dai et al., AAAI 2023"
     family: ClassVar = "prototypes"
+    extra_passes: ClassVar = 1.0
     temperatures: ClassVar = ("head.scale",)
     uploads: ClassVar = {"counts": Rows(torch.int64, 0), "means": Rows(torch.float32, 1)}
 

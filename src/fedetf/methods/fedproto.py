@@ -28,6 +28,7 @@ class FedProto(Method):
     summary: ClassVar = "only class prototypes travel; every client keeps its own model"
     citation: ClassVar = "Tan et al., AAAI 2022"
     family: ClassVar = "prototypes"
+    extra_passes: ClassVar = 1.0
     has_global: ClassVar = False
     uploads: ClassVar = {"prototypes": Rows(torch.float32, 1)}
 

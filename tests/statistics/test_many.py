@@ -1,5 +1,6 @@
 """Friedman, Nemenyi and Holm: worked numbers, SciPy, and the published example of Demšar (2006)."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from scipy import stats
 
 from fedetf.statistics import critical_difference, friedman, groups
-from fedetf.statistics.many import from_ranks
+from fedetf.statistics.many import DRAWS, from_ranks
 
 WORKED = [
     (52.8, 55.1, 59.6, 58.0),
@@ -67,9 +68,51 @@ def test_studentised_range() -> None:
         assert critical_difference(k, 1) / math.sqrt(k * (k + 1) / 6) == pytest.approx(q, abs=6e-4)
 
 
+# Exact chances for three methods, as printed in tables of Friedman's statistic (Siegel 1956, Table N)
+SIEGEL = [
+    ([[3, 2, 1]] * 2, 4.0, 0.167),
+    ([[3, 2, 1]] * 3, 6.0, 0.028),
+    ([[3, 2, 1], [3, 2, 1], [3, 1, 2]], 4.667, 0.194),
+    ([[3, 2, 1]] * 4, 8.0, 0.0046),
+    ([[3, 2, 1], [3, 2, 1], [3, 2, 1], [3, 1, 2]], 6.5, 0.042),
+    ([[3, 2, 1], [3, 2, 1], [3, 1, 2], [3, 1, 2]], 6.0, 0.069),
+]
+
+
+@pytest.mark.parametrize(("scores", "chi2", "p"), SIEGEL)
+def test_a_few_blocks_have_the_chances_of_the_tables(scores: list[list[int]], chi2: float, p: float) -> None:
+    found = friedman(scores)
+    assert found.chi2 == pytest.approx(chi2, abs=5e-4)
+    assert found.permuted == pytest.approx(p, abs=6e-4)
+    assert found.differ == (p < 0.05)
+    assert (len(found.groups) == 1) == (found.width > 2 or not found.differ)  # not shown to differ: all in one group
+
+
+def test_many_blocks_are_drawn_and_agree_with_what_they_are_drawn_from() -> None:
+    scores = np.random.default_rng(3).normal(size=(4, 4)) + np.array([0.0, 0.3, 0.6, 0.9])
+    ranks = stats.rankdata(-scores, axis=1)
+    ways = [np.array(rows).sum(axis=0) for rows in itertools.product(*map(itertools.permutations, ranks[:3]))]
+    apart = ((np.array(ways) + ranks[3]) ** 2).sum(axis=1)  # one block may stay as it is
+    exact = (apart >= (ranks.sum(axis=0) ** 2).sum() - 1e-9).mean()
+    assert len(ways) > DRAWS
+    assert friedman(scores).permuted == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / DRAWS))
+    assert friedman(scores).permuted == friedman(scores).permuted
+
+
+def test_chance_alone_rarely_ranks_methods_over_a_few_settings() -> None:
+    """Where F is too bold: three methods that are the same code, over three settings."""
+    rng, shown, bold = np.random.default_rng(1), 0, 0
+    for _ in range(1000):
+        found = friedman(rng.normal(size=(3, 3)))
+        shown, bold = shown + found.differ, bold + (found.p < 0.05)
+    assert shown / 1000 <= 0.05
+    assert bold / 1000 > 0.05  # F would call chance a difference too often
+
+
 def test_the_same_order_everywhere_is_certain_and_none_at_all_is_nothing() -> None:
     same = friedman([[3, 2, 1]] * 6)
-    assert (same.f, same.p) == (math.inf, 0)
+    assert (same.f, same.p, same.permuted) == (math.inf, 0, pytest.approx(6**-5))
+    assert friedman([[1, 1, 1]] * 6).permuted == 1
     assert friedman([[1, 1, 1]] * 6).chi2 == pytest.approx(0)
     assert not friedman([[3, 2, 1]] * 4).drawable  # too few blocks
     assert not friedman([[3, 2]] * 9).drawable  # too few methods

@@ -1,5 +1,6 @@
 """How the lines of a table stand: methods in settings, their seeds together. Tables and pages only render it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,10 +10,13 @@ from fedetf.comparison.metric import ACCURACY
 from fedetf.comparison.overall import Overall, overall
 from fedetf.comparison.standing import Scores, Standing, chosen_rival, common_seeds, judge_columns, on_seeds
 from fedetf.metrics import Quantity
+from fedetf.runs import identity
 from fedetf.runs.read import SCORES, Run
 from fedetf.statistics import Spread
 
 JUDGED = ("general", "personal")  # the columns in which methods are compared; the final model stands beside them
+
+Own = TypeVar("Own")
 
 
 class Entry(Protocol):
@@ -25,6 +29,10 @@ class Entry(Protocol):
     @property
     def names(self) -> Sequence[str]:
         """What else it can be called by."""
+
+    @property
+    def method(self) -> str:
+        """The method, whatever its numbers are."""
 
     @property
     def setting(self) -> str:
@@ -41,6 +49,9 @@ class Entry(Protocol):
     @property
     def runs(self) -> Sequence[Run]:
         """The runs that they come from."""
+
+    def on_seeds(self: Own, seeds: Sequence[int]) -> Own:
+        """The same, over the runs of some seeds; all of them if it has none of these."""
 
 
 E = TypeVar("E", bound=Entry)
@@ -63,7 +74,7 @@ class Judged(Generic[E]):
             lines = [self.lines[number] for number in numbers]
             references = [place for place, line in enumerate(lines) if line.reference]
             columns = {name: [line.scores.get(name, {}) for line in lines] for name in SCORES}
-            against = chosen_rival([line.names for line in lines], self.against, references)
+            against = next((place for place, number in enumerate(numbers) if number in self._chosen), None)
             judged = judge_columns({name: columns.pop(name) for name in JUDGED}, against, references, lower)
             for name, column in {**judged, **judge_columns(columns, None, references, lower)}.items():
                 for number, standing in zip(numbers, column.standings, strict=True):
@@ -78,14 +89,44 @@ class Judged(Generic[E]):
             found.setdefault(line.setting, []).append(number)
         return found
 
+    @cached_property
+    def counted(self) -> list[E]:
+        """The lines over the seeds that all rivals of their setting have, which every mean of a table is over."""
+        found = list(self.lines)
+        for numbers in self.settings.values():
+            rivals = [self.lines[number] for number in numbers if not self.lines[number].reference]
+            seeds = common_seeds([[run.seed for run in line.runs] for line in rivals])
+            for number in numbers if seeds else ():
+                found[number] = found[number].on_seeds(seeds)
+        return found
+
+    @cached_property
+    def _chosen(self) -> list[int]:
+        """The numbers of the lines that others are compared with: the same method in every setting that has it."""
+        rivals = [line for line in self.lines if not line.reference]
+        first = chosen_rival([line.names for line in rivals], self.against)
+        if first is None:
+            return []
+        wanted = self.against or rivals[first].method
+        found = []
+        for numbers in self.settings.values():
+            those = [number for number in numbers if not self.lines[number].reference]
+            place = chosen_rival([self.lines[number].names for number in those], wanted)
+            found += [] if place is None else [those[place]]
+        return found
+
+    @property
+    def chosen_method(self) -> str | None:
+        """The method of those that others are compared with; None if there is nobody."""
+        return self.lines[self._chosen[0]].method if self._chosen else None
+
     @property
     def compared_with(self) -> str:
         """Whom the differences are to; empty if there are none."""
         if not any(standing.difference for line in self.standings for standing in line.values()):
             return ""
-        rivals = [line for line in self.lines if not line.reference]
-        chosen = chosen_rival([line.names for line in rivals], self.against)
-        return "" if chosen is None else rivals[chosen].name
+        names = {self.lines[number].name for number in self._chosen}
+        return names.pop() if len(names) == 1 else self.chosen_method or ""
 
     @property
     def majority(self) -> dict[str, Spread]:
@@ -106,7 +147,13 @@ class Judged(Generic[E]):
 
     @property
     def overall(self) -> dict[str, Overall]:
-        """The methods over all settings, by column, where there are several of both."""
+        """The methods over all settings, by column, where there are several of both.
+
+        Learning rates, and all else that is chosen for a method, are no settings to count wins over.
+        """
+        problems = [problem(self.lines[numbers[0]]) for numbers in self.settings.values()]
+        if len(set(problems)) < len(problems):
+            return {}
         found = {}
         for column in JUDGED:
             means: dict[str, list[float | None]] = {}
@@ -114,9 +161,20 @@ class Judged(Generic[E]):
                 for number in numbers:
                     spread = self.standings[number][column].spread
                     if not self.lines[number].reference:
-                        row = means.setdefault(self.lines[number].name, [None] * len(self.settings))
+                        row = means.setdefault(self._row(number), [None] * len(self.settings))
                         row[place] = None if spread is None else spread.mean
             judged = overall(means, self.metric.better == "lower")
             if judged is not None:
                 found[column] = judged
         return found
+
+    def _row(self, number: int) -> str:
+        """What a line is called over all settings: its method, or its name where a method has several lines in one."""
+        line = self.lines[number]
+        alike = Counter(each.setting for each in self.lines if each.method == line.method)
+        return line.method if max(alike.values()) == 1 else line.name
+
+
+def problem(line: Entry) -> str:
+    """What the methods of its setting are compared on; see :func:`fedetf.runs.identity.problem`."""
+    return identity.problem(line.runs[0].settings) if line.runs else line.setting

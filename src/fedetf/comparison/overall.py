@@ -1,9 +1,9 @@
 """Many methods over many settings: Friedman's test on their ranks, and who differs from whom."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fedetf.statistics import LEVEL, Friedman, friedman
+from fedetf.statistics import Friedman, friedman
 
 LEAST_METHODS, LEAST_SETTINGS = 3, 2
 
@@ -14,6 +14,7 @@ class Overall:
 
     methods: list[str]
     found: Friedman
+    left_out: list[str] = field(default_factory=list)  # those that have none in some setting
 
     @property
     def sentence(self) -> str:
@@ -21,10 +22,12 @@ class Overall:
         test, count = self.found, self.found.blocks
         ranks = sorted(zip(test.ranks, self.methods, strict=True))
         named = ", ".join(f"{name} {rank:.2f}" for rank, name in ranks)
-        shown = "differ" if test.p < LEVEL else "are not shown to differ"
-        about = f"Over {count} settings the methods {shown} (Friedman's test, Iman and Davenport's F, p = {test.p:.2g})"
-        apart = f" Ranks that are {test.width:.2f} apart differ (Nemenyi, 5 %)." if test.p < LEVEL else ""
-        return f"{about}. Mean ranks, 1 is best: {named}.{apart}"
+        shown = "differ" if test.differ else "are not shown to differ"
+        p = test.p if test.permuted is None else test.permuted
+        about = f"Over {count} settings the methods {shown} (Friedman's test, by permutation, p = {p:.2g})"
+        apart = f" Ranks that are {test.width:.2f} apart differ (Nemenyi, 5 %)." if test.differ else ""
+        without = f" Left out, without a value in every setting: {', '.join(self.left_out)}." if self.left_out else ""
+        return f"{about}. Mean ranks, 1 is best: {named}.{apart}{without}"
 
 
 def overall(values: Mapping[str, Sequence[float | None]], lower: bool = False) -> Overall | None:
@@ -35,4 +38,4 @@ def overall(values: Mapping[str, Sequence[float | None]], lower: bool = False) -
         return None
     sign = -1 if lower else 1
     blocks = [[sign * row[number] for row in whole.values()] for number in range(settings)]
-    return Overall(list(whole), friedman(blocks))
+    return Overall(list(whole), friedman(blocks), [name for name in values if name not in whole])

@@ -5,7 +5,7 @@ on the seeds that all rivals have. Words and marks follow the interval of the pa
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedetf.statistics import Paired, Spread, Verdict, corrected, paired, verdicts
@@ -89,9 +89,9 @@ def _column(rivals: Sequence[Scores], references: Sequence[int], lower: bool) ->
     return Column(seeds, [Standing(spread, best=number in best) for number, spread in enumerate(spreads)])
 
 
-def common_seeds(rivals: Sequence[Scores]) -> list[int]:
+def common_seeds(rivals: Sequence[Collection[int]]) -> list[int]:
     """The seeds that all rivals have who have any."""
-    having = [set(scores) for scores in rivals if scores]
+    having = [set(seeds) for seeds in rivals if seeds]
     return sorted(set.intersection(*having)) if having else []
 
 

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedetf.comparison.judged import Judged
 from fedetf.comparison.metric import ACCURACY
@@ -47,9 +47,19 @@ class Line:
         return is_reference(self.row["method"])
 
     @property
+    def method(self) -> str:
+        """The method, whatever its numbers are."""
+        return self.row["method"]
+
+    @property
     def names(self) -> list[str]:
         """What it can be called by."""
-        return [self.row["method"], self.name]
+        return [self.method, self.name]
+
+    def on_seeds(self, seeds: Sequence[int]) -> "Line":
+        """The same, over the runs of some seeds; all of them if it has none of these."""
+        kept = [run for run in self.runs if run.seed in seeds]
+        return replace(self, runs=kept, epochs=_epochs(kept), bytes_up=_bytes_up(kept)) if kept else self
 
     @property
     def name(self) -> str:
@@ -71,10 +81,18 @@ def table_lines(runs: Sequence[PlannedRun], metric: str = ACCURACY.name) -> list
                 row=dict(row),
                 seeds=[run.seed for run in done],
                 scores={which: scores_by_seed(done, which, metric) for which in SCORES},
-                epochs=statistics.mean(run.result.epochs_train + run.result.epochs_personal for run in done),
-                bytes_up=statistics.mean(run.result.bytes_up / run.result.training for run in done),
+                epochs=_epochs(done),
+                bytes_up=_bytes_up(done),
                 own=own,
                 runs=done,
             )
         )
     return sorted(lines, key=lambda line: line.reference)
+
+
+def _epochs(runs: Sequence[Run]) -> float:
+    return statistics.mean(run.result.epochs_train + run.result.epochs_personal for run in runs)
+
+
+def _bytes_up(runs: Sequence[Run]) -> float:
+    return statistics.mean(run.result.bytes_up / run.result.training for run in runs)

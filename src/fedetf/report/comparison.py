@@ -17,7 +17,17 @@ from fedetf.files import write_whole
 from fedetf.report.clients import client_rows, fairness_of, lead, shortfall_lines
 from fedetf.report.figures import critical_difference_figure, save_figure
 from fedetf.report.latex import to_latex
-from fedetf.report.numbers import COLUMNS, DEVIATION, TESTS, WORDS, mean_and_deviation, p_values, unit, with_interval
+from fedetf.report.numbers import (
+    COLUMNS,
+    DEVIATION,
+    TESTS,
+    WORDS,
+    mean_and_deviation,
+    p_values,
+    seeds_of,
+    unit,
+    with_interval,
+)
 from fedetf.report.target import target_lead, target_rows
 from fedetf.runs.identity import is_methods_own
 
@@ -98,12 +108,12 @@ def _values(table: Table) -> list[list[str]]:
     axes = list(table.lines[0].row) if table.lines else ["method"]
     columns = [f"general ({of})", f"final model ({of})", f"personal ({of})"]
     rows = [[*axes, *columns, "seeds", "local epochs", "MiB sent per client"]]
-    for line, standings in zip(table.lines, table.standings, strict=True):
+    for line, counted, standings in zip(table.lines, table.counted, table.standings, strict=True):
         values = [mean_and_deviation(standings[name].spread, table.metric) for name in ("general", "final", "personal")]
         best = [standings["general"].best, False, standings["personal"].best]
         marked = [f"**{value}**" if mark else value for value, mark in zip(values, best, strict=True)]
-        costs = [f"{line.epochs:.1f}", f"{line.bytes_up / 2**20:.3g}"]
-        rows.append([*_names(line), *marked, _seeds(table, line), *costs])
+        costs = [f"{counted.epochs:.1f}", f"{counted.bytes_up / 2**20:.3g}"]
+        rows.append([*_names(line), *marked, seeds_of(standings, line.seeds), *costs])
     for setting, share in table.majority.items():
         like = table.lines[table.settings[setting][0]]  # its axes but for the method are those of the setting
         names = [
@@ -119,13 +129,6 @@ def _names(line: Line) -> list[str]:
     return [f"{method} (reference)" if line.reference else method, *others]
 
 
-def _seeds(table: Table, line: Line) -> str:
-    """How many seeds a line's values are over, and how many it has."""
-    standings = table.standings[table.lines.index(line)]
-    used = max((spread.count for name in JUDGED if (spread := standings[name].spread)), default=len(line.seeds))
-    return str(used) if used == len(line.seeds) else f"{used} of {len(line.seeds)}"
-
-
 def _differences(table: Table) -> list[list[str]]:
     rows = [[*table.lines[0].row, *(head for name in JUDGED for head in (name, "shown"))]]
     for line, judged in _compared(table):
@@ -138,14 +141,14 @@ def target_table(comparison: Comparison) -> str:
     """What each line needs to reach the target; nothing without one."""
     if comparison.target is None:
         return ""
-    return f"{target_lead(comparison.target)}\n\n{_markdown(target_rows(comparison.lines, comparison.target))}"
+    return f"{target_lead(comparison.target)}\n\n{_markdown(target_rows(comparison.table.counted, comparison.target))}"
 
 
 def clients_table(table: Table) -> str:
     """How the clients of each line fare, and who is below what; the first only where runs have personal models."""
-    rows = client_rows(table.lines)
-    fare = f"{lead(table.lines)}\n\n{_markdown(rows)}" if rows else ""
-    low = "".join(f"- {line}\n" for line in shortfall_lines(table.lines))
+    rows = client_rows(table.counted)
+    fare = f"{lead(table.counted)}\n\n{_markdown(rows)}" if rows else ""
+    low = "".join(f"- {line}\n" for line in shortfall_lines(table.counted))
     return "\n".join(filter(None, [fare, low]))
 
 
@@ -173,8 +176,8 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def records(table: Table, target: float | None = None) -> list[dict[str, object]]:
-    """The numbers of each line by name, and what it needs to reach a target."""
-    found = zip(table.lines, fairness_of(table.lines), strict=True)
+    """The numbers of each line by name, and what it needs to reach a target: all over the seeds that all lines have."""
+    found = zip(table.counted, fairness_of(table.counted), strict=True)
     return [
         {
             **line.row,
@@ -192,6 +195,7 @@ def _judged(table: Table, number: int) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, standing in table.standings[number].items():
         spread, difference = standing.spread, standing.difference
+        found[f"{name}_seeds"] = spread.count if spread else 0
         found[f"{name}_mean"] = spread and spread.mean
         found[f"{name}_std"] = spread and spread.std
         if name in JUDGED:
@@ -225,9 +229,9 @@ def _plain(value: object) -> object:
 
 
 def to_json(table: Table, target: float | None = None) -> str:
-    """The same with the value of every seed; null where there is none."""
+    """The same with the value of every seed, in the order of ``seeds``; null where there is none."""
     rows = [
-        {**record, "seeds": line.seeds, **{name: list(by_seed.values()) for name, by_seed in line.scores.items()}}
+        {**record, "seeds": line.seeds, **{name: list(map(each.get, line.seeds)) for name, each in line.scores.items()}}
         for record, line in zip(records(table, target), table.lines, strict=True)
     ]
     return json.dumps(rows, indent=2) + "\n"

@@ -41,10 +41,19 @@ class Group:
         return self.variant
 
     @property
+    def method(self) -> str:
+        """The method, whatever its numbers are."""
+        return method_name(str(self.runs[0].settings["method.name"]))
+
+    @property
     def names(self) -> list[str]:
         """What it can be called by."""
-        method = str(self.runs[0].settings["method.name"])
-        return [self.variant, method, method_name(method)]
+        return [self.variant, str(self.runs[0].settings["method.name"]), self.method]
+
+    def on_seeds(self, seeds: Sequence[int]) -> "Group":
+        """The same, over the runs of some seeds; all of them if it has none of these."""
+        kept = [run for run in self.runs if run.seed in seeds]
+        return replace(self, runs=kept) if kept else self
 
     @property
     def reference(self) -> bool:

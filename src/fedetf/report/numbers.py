@@ -1,5 +1,7 @@
 """Values and differences as every table shows them: accuracies in percent, all else as it is."""
 
+from collections.abc import Mapping, Sequence
+
 from fedetf.comparison.metric import ACCURACY
 from fedetf.comparison.standing import Standing
 from fedetf.metrics import Quantity
@@ -54,6 +56,12 @@ def p_values(standing: Standing, missing: str = "-") -> str:
     if standing.difference is None or standing.p is None:
         return missing
     return " / ".join(f"{p:.2g}" for p in (standing.p, standing.difference.sign_p, standing.difference.wilcoxon_p))
+
+
+def seeds_of(standings: Mapping[str, Standing], own: Sequence[int]) -> str:
+    """How many seeds a line's values are over, and how many it has."""
+    used = max((standing.spread.count for standing in standings.values() if standing.spread), default=len(own))
+    return str(used) if used == len(own) else f"{used} of {len(own)}"
 
 
 def unit(metric: Quantity) -> str:

@@ -27,7 +27,7 @@ from fedetf.report.curves import (
     curve,
     measure_charts,
 )
-from fedetf.report.groups import BY_ACCURACY, Arrangement, Judging, arrange, show
+from fedetf.report.groups import BY_ACCURACY, Arrangement, Group, Judging, arrange, show
 from fedetf.report.html import Html, heading, join, safe_json, table, tag, text
 from fedetf.report.target import target_lead, target_rows
 from fedetf.runs.read import Problem, Run, gather
@@ -93,7 +93,9 @@ def render(
     main, more = measure_charts(arranged)
     charts = [ACCURACY, OVER_BYTES, OVER_PASSES, LOSS, FINETUNING, CLIENTS, *main, *more]
     holdings = _holdings(arranged)
-    drawn = {chart.key: _data(chart, arranged) for chart in charts}
+    counted = {(group.variant, group.setting): group for group in finished.judged.counted}  # on the table's seeds
+    groups = [counted.get((group.variant, group.setting), group) for group in arranged.groups]
+    drawn = {chart.key: _data(chart, arranged, groups) for chart in charts}
     references = list(dict.fromkeys(group.name for group in arranged.groups if group.reference))
     data = {
         "variants": arranged.variants,
@@ -111,8 +113,8 @@ def render(
         "running": sections.running(arranged),
         "problems": join([sections.problems(left_out), sections.absences(arranged)]),
         "lead": results.lead(finished),
-        "results": join([results.results(finished), _best(finished)]),
-        "differences": results.differences(finished),
+        "results": results.results(finished),
+        "differences": join([results.differences(finished), _best(finished)]),
         "views": _views(arranged),
         "accuracy": _figure(ACCURACY, wide=True),
         "loss": _fold("Training loss", [_figure(LOSS)]),
@@ -140,8 +142,17 @@ def _best(arranged: Arrangement) -> Html:
     best = at_their_best([run for group in arranged.groups for run in group.runs])
     if not best.runs:
         return tag("p", f"{best.note}.", class_="note") if best.note else Html("")
-    table = results.results(arrange(best.runs, Judging(arranged.judging.metric)))
-    return join([tag("h3", "Each at its best"), tag("p", f"{best.note}.", class_="note"), table])
+    against = arranged.judged.chosen_method
+    chosen = arrange(best.runs, Judging(arranged.judging.metric, against))
+    note = tag("p", f"{best.note}.", class_="note")
+    return join(
+        [
+            tag("h3", "Each at its best"),
+            note,
+            results.results(chosen),
+            results.differences(chosen, ", each at its best"),
+        ]
+    )
 
 
 def policy(live: bool = False) -> str:
@@ -162,9 +173,9 @@ def _file(name: str) -> str:
 # --- what the script draws --------------------------------------------------------------------------------------------
 
 
-def _data(chart: Chart, arranged: Arrangement) -> dict[str, Any]:
+def _data(chart: Chart, arranged: Arrangement, groups: Sequence[Group]) -> dict[str, Any]:
     curves = []
-    for group in arranged.groups:
+    for group in groups:
         drawn = curve(group.runs, chart.of, chart.along)
         if drawn is not None:
             place = [arranged.variants.index(group.variant), arranged.settings.index(group.setting)]
@@ -235,20 +246,21 @@ def _measures(main: Sequence[Chart], more: Sequence[Chart]) -> Html:
 
 def _clients(arranged: Arrangement) -> Html:
     """How clients fare, and who is below what; of the first nothing where no run has personal models."""
-    rows, low = client_rows(arranged.groups), shortfall_lines(arranged.groups)
+    groups = arranged.judged.counted
+    rows, low = client_rows(groups), shortfall_lines(groups)
     named = tag("ul", *(tag("li", line) for line in low), class_="note") if low else Html("")
     title = tag("h2", "How the clients fare")
     if not rows:
         return tag("section", title, named, id="clients") if low else named
     picture = tag("div", _figure(CLIENTS, wide=True), class_="scripted")
-    said = tag("p", lead(arranged.groups), class_="lead")
+    said = tag("p", lead(groups), class_="lead")
     rows = [rows[0], *([*row, tag("td", worst, class_="long")] for *row, worst in rows[1:])]
     return tag("section", title, said, _rows(rows), named, picture, id="clients")
 
 
 def _target(arranged: Arrangement, target: float) -> Html:
     said = tag("p", target_lead(target), class_="lead")
-    return join([tag("h3", "To the target"), said, _rows(target_rows(arranged.groups, target))])
+    return join([tag("h3", "To the target"), said, _rows(target_rows(arranged.judged.counted, target))])
 
 
 def _rows(rows: Sequence[Sequence[str]]) -> Html:
@@ -258,4 +270,4 @@ def _rows(rows: Sequence[Sequence[str]]) -> Html:
 def _finetuning(there: bool) -> Html:
     if there:
         return _figure(FINETUNING, wide=True)
-    return tag("p", "No run here has a finetuning stage that is measured step by step (FedETF has).", class_="note")
+    return tag("p", "No run here has a finetuning stage that is measured step by step.", class_="note")

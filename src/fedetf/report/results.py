@@ -11,7 +11,7 @@ from fedetf.report.document import embedded
 from fedetf.report.figures import critical_difference_figure
 from fedetf.report.groups import Arrangement, Group
 from fedetf.report.html import Html, heading, join, table, tag
-from fedetf.report.numbers import DEVIATION, WORDS, number, p_values, with_interval
+from fedetf.report.numbers import DEVIATION, WORDS, number, p_values, seeds_of, with_interval
 from fedetf.statistics import Spread, Verdict
 
 DASH = "–"
@@ -188,9 +188,7 @@ def _values(arranged: Arrangement, variant: str, setting: str) -> list[Html]:
         return [_accuracy(None, False, arranged.judged.metric)] * len(HEADS) + [tag("td", DASH, class_="number quiet")]
     standings = arranged.judged.standings[arranged.groups.index(group)]
     cells = [_accuracy(standings[n].spread, standings[n].best and n in JUDGED, arranged.judged.metric) for n in HEADS]
-    used = max((s.spread.count for s in standings.values() if s.spread), default=0)
-    seeds = str(used) if used == len(group.seeds) else f"{used} of {len(group.seeds)}"
-    return [*cells, tag("td", seeds, class_="number quiet")]
+    return [*cells, tag("td", seeds_of(standings, group.seeds), class_="number quiet")]
 
 
 def _majority_cells(arranged: Arrangement, share: Spread | None) -> list[Html]:
@@ -211,7 +209,7 @@ def _accuracy(spread: Spread | None, best: bool, metric: Quantity) -> Html:
 # --- differences ------------------------------------------------------------------------------------------------------
 
 
-def differences(arranged: Arrangement) -> Html:
+def differences(arranged: Arrangement, which: str = "") -> Html:
     """Every method against the chosen one, seed by seed; the tests behind it; and all settings together."""
     judged = arranged.judged
     if not judged.compared_with:
@@ -231,7 +229,7 @@ def differences(arranged: Arrangement) -> Html:
         f"Each method less {judged.compared_with}, on the same seeds: the same partition, sampling and first weights."
     )
     return join([
-        tag("h3", f"Differences to {judged.compared_with}"), tag("p", lead, class_="lead"),
+        tag("h3", f"Differences to {judged.compared_with}{which}"), tag("p", lead, class_="lead"),
         table(_with_spans(arranged, heads, len(JUDGED)), rows, class_="results differences"),
         tag("details", tag("summary", "Tests and the difference of each seed"), _tests(arranged)),
         *_overall(arranged),

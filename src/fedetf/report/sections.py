@@ -150,7 +150,7 @@ def cost(arranged: Arrangement) -> Html:
         columns.append(("Image passes", "of its tuning", lambda run: run.tuning_passes or 0))
     heads = [tag("th", name, tag("small", note), scope="col", class_="number") for name, note, _ in columns]
     rows = []
-    for group in arranged.groups:
+    for group in arranged.judged.counted:
         means = (sum(map(of, group.runs)) / len(group.runs) for _, _, of in columns)
         rows.append([*_name_of(group, arranged), *(tag("td", _amount(mean), class_="number") for mean in means)])
     return table([heading([*_names(arranged), *heads])], rows)

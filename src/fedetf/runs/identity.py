@@ -16,6 +16,7 @@ need their settings no name of their own? That takes the last kind: :func:`decid
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from fedetf.methods import Method, method_of
@@ -60,6 +61,13 @@ def is_choice(key: str) -> bool:
     """Whether it is chosen for a method, as a learning rate is, rather than being what methods are compared on."""
     section, _, name = key.partition(".")
     return key != "method.name" and (is_methods_own(key) or section == "server" or (section, name) in CHOICES)
+
+
+def problem(settings: Mapping[str, Any]) -> str:
+    """What methods are compared on, of settings by dotted key: all but the seed, the method and what is its choice."""
+    own = ("seed", "method.name")
+    values = {k: v for k, v in settings.items() if decides_numbers(k) and not is_choice(k) and k not in own}
+    return repr(sorted(values.items()))
 
 
 def as_asked(there: Settings, asked: Settings) -> Settings:

@@ -103,8 +103,9 @@ def by_seed(runs: Iterable[Run], metric: str) -> dict[int, float]:
 
 
 def scores_by_seed(runs: Iterable[Run], which: str, metric: str = "accuracy") -> dict[int, float]:
-    """One of :data:`SCORES` for each seed that has it."""
-    return {run.seed: value for run in runs if (value := run.score(which, metric)) is not None}
+    """One of :data:`SCORES` for each seed that has it; what is not finite is no value."""
+    scores = {run.seed: run.score(which, metric) for run in runs}
+    return {seed: value for seed, value in scores.items() if value is not None and math.isfinite(value)}
 
 
 # --- one folder -------------------------------------------------------------------------------------------------------

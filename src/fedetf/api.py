@@ -325,6 +325,8 @@ def _checked(job: Job) -> Job:
         raise UserError(f"data.augment = {settings.data.augment!r} is for images, not for vectors; leave it out")
     if settings.data.augment != "none" and job.encoder is not None and runs_once(job.encoder, settings):
         raise UserError("data.augment does nothing for a frozen encoder, which sees every image once; leave it out")
+    if dataset.own and hasattr(job.encoder, "preprocess"):
+        raise UserError("data.fit = 'own' does nothing for an encoder that prepares its inputs itself; leave it out")
     if settings.update.noise:
         check_private(job.method)
     if settings.train.patience and not (job.method.has_global or job.method.measures_clients):  # local goes on

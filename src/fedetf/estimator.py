@@ -243,6 +243,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return sites, [np.flatnonzero(owner == site) for site in range(len(sites))]
 
     def _settings(self) -> dict[str, Any]:
+        if (self.settings or {}).get("data.fit", "shared") != "shared":
+            raise UserError("the estimator prepares X by the statistics of all groups together; leave data.fit out")
         own = {
             "train.batch_size": self.batch_size,
             "train.lr": self.lr,

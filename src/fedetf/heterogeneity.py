@@ -183,6 +183,4 @@ def _inputs(dataset: Dataset, rows: Tensor) -> Tensor:
     """Inputs as the encoder gets them."""
     if dataset.note is None:
         return dataset.train.x[rows]
-    module, chunks = dataset.note.module(), rows.split(dataset.note.chunk)
-    with torch.no_grad():
-        return torch.cat([module(dataset.train.x[chunk]) for chunk in chunks])
+    return dataset.note.prepare(dataset.train.x[rows])

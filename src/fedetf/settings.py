@@ -115,6 +115,11 @@ class DataSettings(Section):
     kind: Literal["image", "table", "text", "signal", "sound"] | None = Field(
         None, description="what the samples are; left out: found from the columns"
     )
+    fit: Literal["shared", "own"] = Field(
+        "shared",
+        description="inputs are standardised by statistics of all sites together, or each site's by its own, which "
+        "then leave it in no form",
+    )
     categories: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         (), description="columns whose numbers are names of categories, such as codes"
     )

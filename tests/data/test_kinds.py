@@ -65,6 +65,45 @@ def test_federated_statistics_are_those_of_all_rows_together() -> None:
     assert not seen[:, 2].any()  # the slot of what is unknown
 
 
+def test_each_site_by_its_own_statistics(tmp_path: Path) -> None:
+    """data.fit = own against NumPy: a site's rows by the mean and spread of its own training split, and no other's."""
+    sites = {"north": frame(0, 40), "south": frame(1, 30).drop(columns="word").assign(number=np.arange(30.0) ** 2)}
+    for table in sites.values():
+        table["label"] = np.where(np.arange(len(table)) % 2, "yes", "no")
+    sites["south"].loc[3, "number"] = np.nan
+    settings = {**QUICK["settings"], "data.fit": "own", "personal.enabled": True, "personal.rounds": 1}
+    result = fedetf.run(data=sites, rounds=1, epochs=1, settings=settings, engine="serial", out=tmp_path / "run")
+    job, place = result.job, 0
+    for k, (name, table) in enumerate(sites.items()):
+        part, numbers = job.partition.train[k], table["number"].to_numpy()
+        trained = numbers[part - place]
+        mean, std = np.nanmean(trained), np.nanstd(trained)
+        expected = np.nan_to_num((numbers - mean) / std, nan=0.0)
+        everything = job.partition.everything(k)
+        np.testing.assert_allclose(
+            job.dataset.train.x[everything, 0], expected[everything - place], rtol=1e-5, atol=1e-5
+        )
+        model = fedetf.load(tmp_path / "run", client=name)
+        assert model.inputs.note.columns[0].mean == pytest.approx(mean, rel=1e-12)
+        held_out = job.partition.test[k]
+        right = (
+            model.rows(table.assign(word=table.get("word")).iloc[held_out - place]).argmax(1)
+            == job.dataset.train.y[held_out]
+        )
+        assert float(right.double().mean()) == pytest.approx(result.personal_per_client[k])
+        place += len(table)
+    own = {name: np.isin(job.dataset.test.sites, name).sum() for name in sites}
+    assert own == {"north": len(job.partition.test[0]), "south": len(job.partition.test[1])}
+    with pytest.raises(UserError, match="each site prepares rows by statistics"):
+        fedetf.load(tmp_path / "run")
+
+
+def test_own_statistics_need_to_know_whose_a_test_sample_is() -> None:
+    table = frame(1, 60).assign(label=np.arange(60) % 2)
+    with pytest.raises(UserError, match="the test set names none"):
+        fedetf.run(data=table, test=table, clients=2, rounds=1, epochs=1, settings={"data.fit": "own"})
+
+
 def test_what_training_has_not_seen_has_a_slot_of_its_own() -> None:
     note, _, _ = fitted([frame(1)])
     rows = note.read(of_columns({"word": ["zebra", None, "b"], "number": [1e6, None, 1e6]}, "rows")).x

@@ -21,6 +21,7 @@ seed = 3
 [data]
 name = "hospitals"
 label_column = "diagnosis"
+fit = "{fit}"
 [method]
 name = "{method}"
 [model]
@@ -63,9 +64,11 @@ def hospitals(tmp_path: Path) -> Path:
     return folder
 
 
-def federated(tmp_path: Path, data: Path, classes: str, method: str = "fedetf", model: str = "auto", **config) -> Wire:
+def federated(
+    tmp_path: Path, data: Path, classes: str, method: str = "fedetf", model: str = "auto", fit: str = "shared", **config
+) -> Wire:
     new_app(tmp_path / "app", HOSPITALS)
-    (tmp_path / "app" / "settings.toml").write_text(SETTINGS.format(method=method, model=model))
+    (tmp_path / "app" / "settings.toml").write_text(SETTINGS.format(method=method, model=model, fit=fit))
     return Wire(
         tmp_path / "app",
         tmp_path / "kept",
@@ -108,6 +111,21 @@ def test_sites_with_columns_of_their_own_give_the_simulators_bits(hospitals: Pat
     ]
     assert columns["chol"].missing
     assert not columns["age"].missing
+
+
+def test_a_sites_own_statistics_stay_there(hospitals: Path, tmp_path: Path) -> None:
+    wire = federated(tmp_path, hospitals, "no, yes", fit="own")
+    wire.run_server()
+    assert_as_simulated(tmp_path, hospitals)
+    told = [a.content["sums"]["json"] for a in wire.answers if a.metadata.message_type == "query.describe"]
+    assert len(told) == 4
+    for text in told:
+        sums = Sums.model_validate_json(text)
+        assert sums.rows == 1
+        for column in sums.columns:
+            assert (column.total, column.squares, column.low, column.high) == (0, 0, None, None)
+            assert column.count <= 1
+            assert column.missing <= 1
 
 
 def test_what_leaves_a_site_before_the_first_round_are_sums(hospitals: Path, tmp_path: Path) -> None:

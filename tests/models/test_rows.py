@@ -126,7 +126,7 @@ def test_cards_tell_what_is_known(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.drop(columns="size"), "has no column 'size'; its columns are: weight, colour"),
+        (lambda f: f.drop(columns="size"), "has no column 'size', which the model takes; add it"),
         (lambda f: f.assign(weight=["heavy"] * len(f)), "row 1: 'heavy' in the column 'weight' is no number"),
     ],
 )

@@ -192,7 +192,7 @@ def from_frames(splits: Splits, site: str | None, settings: DataSettings, seed: 
         y = encode(frame.values(roles.label), frame.where)
         chosen = _balanced_subset(y, limit, seed, split)
         rows = frame if len(chosen) == len(frame) else frame.take(chosen.numpy())
-        sites = _sites(rows, column) if split == "train" else None
+        sites = _sites(rows, column) if split == "train" or column in frame.columns else None
         return _read(rows, y[chosen], roles, settings, sites, note)
 
     if test_name is not None:

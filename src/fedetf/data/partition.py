@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedetf.config import validated
 from fedetf.data.deals import NOBODY, Indices, parts_of, registry
 from fedetf.data.label_noise import noisy_clients, wrong_labels
-from fedetf.data.samples import Dataset, Samples
+from fedetf.data.samples import Dataset
 from fedetf.data.shift import Shift, draw_shift, shifted
 from fedetf.data.unseen import draw_unseen
 from fedetf.errors import UserError
@@ -155,7 +155,7 @@ def as_seen(dataset: Dataset, partition: Partition, seed: int) -> Dataset:
         x = shifted(x, partition.shift, [partition.everything(k) for k in range(len(partition))], seed)
     if partition.wrong:
         y = torch.from_numpy(_relabelled(y.numpy(), partition.wrong))
-    return replace(dataset, train=Samples(x, y, dataset.train.sites))
+    return replace(dataset, train=replace(dataset.train, x=x, y=y))
 
 
 def _relabelled(labels: Indices, wrong: dict[int, Indices]) -> Indices:

@@ -66,6 +66,7 @@ class Dataset:
     classes: list[str]
     share: bool = False  # what one party of a federation holds, which may be a single class
     note: Note | None = None  # how inputs are read and prepared; None: images, or numbers that are used as they are
+    own: tuple[Note, ...] = ()  # data.fit = "own": how each client prepares its inputs, which are stored prepared
     held_out: str = "a test split of its own"  # where the test set comes from, for the model card
     by_clients: bool = False  # the test set is what clients hold out; until it is known, all samples stand in for it
 

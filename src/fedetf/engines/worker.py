@@ -238,10 +238,9 @@ class Worker:
         data = self.job.dataset
         prepare = preparation(self.job.settings, self.net.encoder, data.shape, self.device, data.note)
         train, test = there or (_to(data.train, self.device), _to(data.test, self.device))
-        if not isinstance(prepare, nn.Module) or data.note is None:
+        if data.note is None or callable(getattr(self.net.encoder, "preprocess", None)):
             return prepare, train, test
-        chunk = data.note.chunk
-        train, test = (Samples(torch.cat([prepare(x) for x in s.x.split(chunk)]), s.y) for s in (train, test))
+        train, test = (Samples(data.note.prepare(samples.x), samples.y) for samples in (train, test))
         return nn.Identity(), train, test
 
     def _workbench(self) -> Workbench:

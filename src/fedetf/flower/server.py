@@ -111,6 +111,8 @@ def _test_set(federate: Federate, settings: Settings, note: Note | None) -> tupl
     if not federate.test:  # one blank input, which says what the net must take; it is never looked at
         shape, dtype = (federate.shape or (), torch.uint8) if note is None else (note.shape, note.dtype)
         return Samples(torch.zeros(1, *shape, dtype=dtype), torch.zeros(1, dtype=torch.int64)), NO_TEST
+    if note is not None and note.fitted and settings.data.fit == "own":
+        raise UserError("data.fit = 'own': no statistics of the sites to prepare a test set by; leave test empty")
     if is_named(settings, federate.test):
         dataset = load_dataset(settings.data, settings.seed)
         check_agreed(dataset, federate, federate.test)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from fedetf.api import prepare
@@ -19,7 +18,7 @@ from fedetf.core.soundness import defect, other_type
 from fedetf.core.state import State, save_state
 from fedetf.core.threads import cpu_threads
 from fedetf.data import Dataset, Partition, Samples, load_share
-from fedetf.data.fit import recoded
+from fedetf.data.fit import prepared_by_own, recoded, told_by
 from fedetf.data.kinds import Note, Sums
 from fedetf.data.windows import split_given
 from fedetf.engines.job import Job
@@ -78,7 +77,7 @@ class Site:
                 raise RunError(f"{step}: what the client keeps is not sound: {problem}")
             states.write(step.round, result.private)
         if isinstance(result, Personal):
-            about = {**about_model(self.job), "settings": self.job.settings.portable()}
+            about = {**about_model(self.job, step.client), "settings": self.job.settings.portable()}
             majority = own_majority(self.job, step.client)
             about |= {"client": step.client, "accuracy": result.accuracy, "majority": majority}
             save_state(result.state, folder / "personal.safetensors", about)
@@ -137,8 +136,16 @@ def site_job(federate: Federate, settings: Settings, client: int, data: str, not
         return job
     dataset, split = _share(federate, settings, client, data)
     if dataset.note is not None and note is not None:
-        dataset = recoded(dataset, note)
+        own = settings.data.fit == "own" and note.fitted
+        dataset = _prepared_here(dataset, note, split, client) if own else recoded(dataset, note)
     return Job.make(settings, dataset, split)
+
+
+def _prepared_here(dataset: Dataset, layout: Note, split: Partition, client: int) -> Dataset:
+    """The site's data prepared by its own statistics; they are in its personal model, and leave it in no message."""
+    told = [told_by(dataset, split, k) for k in range(len(split))]
+    everything = replace(dataset.test, sites=np.full(len(dataset.test), split.name(client)))
+    return prepared_by_own(replace(dataset, test=everything), layout, told, split)
 
 
 def is_named(settings: Settings, data: str) -> bool:
@@ -156,13 +163,15 @@ def check_agreed(dataset: Dataset, federate: Federate, data: str) -> None:
 def site_sums(federate: Federate, settings: Settings, client: int, data: str) -> Sums:
     """What a site tells of its training split before the first round."""
     if is_named(settings, data):
-        job = prepare(settings)
+        raw = settings.data.model_copy(update={"fit": "shared"})  # which leaves the inputs as they are
+        job = prepare(settings.model_copy(update={"data": raw}))
         dataset, split = job.dataset, job.partition
     else:
         dataset, split = _share(federate, settings, client, data)
     if dataset.note is None:
         raise UserError(f"{data} holds images, so pyproject.toml must say their shape: channels x height x width")
-    return dataset.note.sums(dataset.train.x[torch.from_numpy(split.train[client])])
+    told = told_by(dataset, split, client)
+    return told.bare() if settings.data.fit == "own" else told
 
 
 def _share(federate: Federate, settings: Settings, client: int, data: str) -> tuple[Dataset, Partition]:

@@ -166,6 +166,11 @@ def ready(file: "SavedModel", method: type[Method] | None, model: nn.Module | No
         raise UserError(f"{settings.method.name} has no global model; choose a client's, with --client K (client=K)")
     built = method_of(settings, kind if method else None)
     note = _note(file)
+    if note is not None and note.fitted and file.client is None and settings.data.fit == "own":
+        raise UserError(
+            f"{file.path} was trained with data.fit = 'own': each site prepares rows by statistics that it tells "
+            "nobody, so that only its own model takes them; choose one, with --client K (client=K)"
+        )
     inputs = Inputs(tuple(file.about.shape), getattr(torch, file.about.dtype), note)
     seen = input_shape(inputs.example(), note)  # by the encoder
     encoder = model if model is not None else own_encoder(settings.model.name, seen, settings.seed)
@@ -193,7 +198,7 @@ def _note(file: "SavedModel") -> Note | None:
     if kind is None:
         raise UnfitFile(f"{file.path} is damaged (inputs)")
     note = fitting(kind, about, str(file.path))
-    if (list(note.shape), str(note.dtype)) != (file.about.shape, f"torch.{file.about.dtype}"):
+    if not note.prepared and (list(note.shape), str(note.dtype)) != (file.about.shape, f"torch.{file.about.dtype}"):
         raise UnfitFile(f"{file.path} is damaged: its inputs are not of its shape")
     return note
 

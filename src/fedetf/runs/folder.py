@@ -161,19 +161,23 @@ class RunFolder(Listener):
     def _save(
         self, state: Mapping[str, Tensor], name: str, more: Mapping[str, Any] | None = None, sync: bool = True
     ) -> None:
-        save_state(state, self.path / name, {**about_model(self._job), **(more or {})}, sync)
+        more = more or {}
+        save_state(state, self.path / name, {**about_model(self._job, more.get("client")), **more}, sync)
 
     def _write(self, name: str, text: str, private: bool = False) -> None:
         """Write a text; it is private if it can name folders of this machine."""
         write_whole(self.path / name, text.encode(), private=private)
 
 
-def about_model(job: Job) -> dict[str, Any]:
-    """What a model's file says of it: where it comes from, what it takes, and what its classes are called."""
+def about_model(job: Job, client: int | None = None) -> dict[str, Any]:
+    """What a model's file says of it, the global one's or a client's: origin, what it takes, names of its classes."""
     settings, x = job.settings, job.dataset.train.x
     origin = {"method": settings.method.name, "model": settings.model.name, "dataset": bare(settings.data.name)}
-    inputs = {"shape": list(job.dataset.shape), "dtype": str(x.dtype).removeprefix("torch.")}
-    note = job.dataset.note
+    note, shape, dtype = job.dataset.note, job.dataset.shape, x.dtype
+    if job.dataset.own and client is not None:  # data.fit = "own"
+        note = job.dataset.own[client]
+        shape, dtype = note.shape, note.dtype
+    inputs = {"shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
     read = {} if note is None else {"inputs": note.model_dump(exclude_defaults=True) | {"kind": note.kind}}
     sites = {"sites": job.partition.sites} if job.partition.sites else {}
     plain = note is None and not sites  # a file about images that were dealt out stays as it was, to the byte

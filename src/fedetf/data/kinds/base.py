@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from fedetf.core.threads import cpu_threads
 from fedetf.data.frames import Frame
 from fedetf.errors import UserError
 from fedetf.settings import DataSettings
@@ -47,6 +48,11 @@ class ColumnSums(Record):
     high: Finite | None = None
     categories: Annotated[list[Word], Field(max_length=MOST_CATEGORIES)] | None = None  # None: a column of numbers
 
+    def bare(self) -> "ColumnSums":
+        """Without its statistics: whether values are there and missing, and the categories that occur."""
+        there, missing = min(self.count, 1), min(self.missing, 1)
+        return ColumnSums(name=self.name, count=there, missing=missing, categories=self.categories)
+
 
 class Sums(Record):
     """What one client tells of its training split, so that inputs can be prepared alike everywhere."""
@@ -54,6 +60,10 @@ class Sums(Record):
     kind: Word
     rows: Annotated[int, Field(ge=0, lt=2**53)] = 0
     columns: Annotated[list[ColumnSums], Field(min_length=1, max_length=MOST_COLUMNS)]
+
+    def bare(self) -> "Sums":
+        """What must be told all the same where each site prepares by its own statistics: what columns there are."""
+        return Sums(kind=self.kind, rows=min(self.rows, 1), columns=[column.bare() for column in self.columns])
 
 
 @dataclass(frozen=True)
@@ -117,8 +127,10 @@ class Note(Record):
 
     encoder: ClassVar[str]  # the model that fits the kind, if none is chosen
     chunk: ClassVar[int] = 1000  # inputs prepared at a time; 1 where the bits depend on it
+    fitted: ClassVar[bool] = True  # whether preparation rests on statistics of the data
     cuts: ClassVar[bool] = False  # whether a row may become several inputs, which stay together in every split
     kind: str
+    prepared: bool = False  # inputs are stored as the encoder takes them; each client's own note has prepared them
 
     @property
     @abstractmethod
@@ -161,8 +173,22 @@ class Note(Record):
         """Raw inputs that were read by this note, as the fitted one has them."""
         return x
 
-    @abstractmethod
+    def with_own(self, own: Sums) -> "Note":
+        """The same with the statistics of one client, who alone knows them; as it is, where nothing is fitted."""
+        return self
+
     def module(self) -> nn.Module:
+        """What turns a stored batch into what the encoder takes."""
+        return nn.Identity() if self.prepared else self.preparing()
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Stored inputs ``[n, …]`` as the encoder takes them; on one thread, so that cores do not change the bits."""
+        module = self.module().to(x.device)
+        with torch.no_grad(), cpu_threads(1):
+            return torch.cat([module(part) for part in x.split(self.chunk)])
+
+    @abstractmethod
+    def preparing(self) -> nn.Module:
         """What turns a raw batch into what the encoder takes."""
 
     @abstractmethod

@@ -61,6 +61,10 @@ class SignalNote(Note):
         """Mean and standard deviation of each channel over all clients."""
         return cls(column=column_of(parts), channels=channels_of(parts), **_cut(settings))
 
+    def with_own(self, own: Sums) -> "SignalNote":
+        """Channels by one client's means and standard deviations."""
+        return self.model_copy(update={"channels": channels_of([own])})
+
     def read(self, frame: Frame) -> Raw:
         """The windows of all recordings ``[windows, channels, length]``."""
         rates = _rates(frame, self.rate)
@@ -83,7 +87,7 @@ class SignalNote(Note):
         told = [column_sums(f"{self.column}/{c}", values[:, c].ravel()) for c in range(len(self.channels))]
         return Sums(kind=self.kind, rows=len(x), columns=told)
 
-    def module(self) -> nn.Module:
+    def preparing(self) -> nn.Module:
         """Windows to standardised ones."""
         return Scale(self.channels)
 

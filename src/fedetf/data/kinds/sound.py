@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedetf.core.threads import cpu_threads
 from fedetf.data.frames import Frame
 from fedetf.data.kinds.base import Note, Raw, Sums, Word, column_sums
 from fedetf.data.kinds.signal import Channel, Scale, channels_of, column_of, resampled, windows_of
@@ -57,6 +58,10 @@ class SoundNote(Note):
         """Mean and standard deviation of each band over all clients."""
         return cls(column=column_of(parts), bands=channels_of(parts), **_cut(settings))
 
+    def with_own(self, own: Sums) -> "SoundNote":
+        """Bands by one client's means and standard deviations."""
+        return self.model_copy(update={"bands": channels_of([own])})
+
     def read(self, frame: Frame) -> Raw:
         """The windows of all recordings ``[windows, length]``; several channels become one, their mean."""
         frame.check(self.column)
@@ -76,12 +81,13 @@ class SoundNote(Note):
     def sums(self, x: Tensor) -> Sums:
         """Counts, sums, squares and ranges of each band of the log-mel spectrograms."""
         mel = LogMel(self.rate, self.length)
-        spectra = [mel(window[None])[0] for window in x]  # one by one, see chunk
+        with cpu_threads(1):
+            spectra = [mel(window[None])[0] for window in x]  # one by one, see chunk
         bands = torch.cat(spectra, dim=1).double().numpy() if spectra else np.empty((BANDS, 0))
         told = [column_sums(f"{self.column}/{band}", bands[band]) for band in range(BANDS)]
         return Sums(kind=self.kind, rows=len(x), columns=told)
 
-    def module(self) -> nn.Module:
+    def preparing(self) -> nn.Module:
         """Waveforms to standardised spectrograms ``[n, bands, frames]``."""
         return nn.Sequential(LogMel(self.rate, self.length), Scale(self.bands))
 

@@ -24,6 +24,7 @@ from fedetf.data.kinds.base import (
     Note,
     Raw,
     Record,
+    Spread,
     Sums,
     Word,
     column_sums,
@@ -98,6 +99,9 @@ class TableNote(Note):
         """Rows as float64 ``[n, columns]``; columns that the note does not name are left alone."""
         block = np.empty((len(frame), len(self.columns)), np.float64)
         for j, column in enumerate(self.columns):
+            if column.name not in frame.columns:
+                how = "add it, with empty cells where its values are not known"
+                raise UserError(f"{frame.where} has no column {column.name!r}, which the model takes; {how}")
             values = frame.values(column.name)
             block[:, j] = [column.code(v, f"{frame.where}: row {i}") for i, v in enumerate(values, start=1)]
         return Raw(torch.from_numpy(block), np.arange(len(frame)))
@@ -114,6 +118,15 @@ class TableNote(Note):
         told = [{column.name: column for column in reversed(part.columns)} for part in parts]
         return cls(columns=[_column(name, parts, told) for name in names])
 
+    def with_own(self, own: Sums) -> "TableNote":
+        """Columns of numbers by one client's means and standard deviations; one that it has no value of stays."""
+        told = {column.name: spread_of([column]) for column in own.columns if column.categories is None}
+        columns = [
+            c if c.categories is not None else c.model_copy(update=vars(told.get(c.name, Spread())))
+            for c in self.columns
+        ]
+        return self.model_copy(update={"columns": columns})
+
     def recoded(self, x: Tensor, fitted: Note) -> Tensor:
         """With the fitted note's columns and positions of categories; a column that is not here is missing."""
         assert isinstance(fitted, TableNote)
@@ -121,7 +134,7 @@ class TableNote(Note):
         missing = torch.full((len(x),), torch.nan, dtype=torch.float64)
         return torch.stack([_recoded(*mine.get(c.name, (c, missing)), c) for c in fitted.columns], dim=1)
 
-    def module(self) -> nn.Module:
+    def preparing(self) -> nn.Module:
         """Raw rows to standardised ones."""
         return Standardise(self.columns)
 

@@ -27,6 +27,7 @@ class TextNote(Note):
     """The column of texts, and how much of each is read."""
 
     encoder = "textbag"
+    fitted = False
     kind: Literal["text"] = "text"
     column: Word
     length: Annotated[int, Field(ge=8, le=2**20)] = LENGTH
@@ -86,7 +87,7 @@ class TextNote(Note):
         """The name of the column, and how many texts there are."""
         return Sums(kind=self.kind, rows=len(x), columns=[ColumnSums(name=self.column, count=len(x))])
 
-    def module(self) -> nn.Module:
+    def preparing(self) -> nn.Module:
         """Bytes to the numbers of words."""
         return Tokenise(self.length, self.tokens, self.buckets)
 

@@ -66,15 +66,15 @@ def _flat(groups: dict[str, list[ast.expr]], group: str) -> Iterator[str]:
 def _said(file: str, name: str) -> dict[str, Any]:
     """The attributes that a class is given as plain values, its own above those of the class it builds on."""
     room = ast.parse(packaged(ROOM, file))
-    found = next(node for node in room.body if isinstance(node, ast.ClassDef) and node.name == name)
+    definition = next(node for node in room.body if isinstance(node, ast.ClassDef) and node.name == name)
     own = {
         node.target.id: ast.literal_eval(node.value)
-        for node in found.body
+        for node in definition.body
         if isinstance(node, ast.AnnAssign)
         and isinstance(node.target, ast.Name)
         and isinstance(node.value, ast.Constant)
     }
     homes = {name: home for home, name in _imports(room)}
-    bases = [base.id for base in found.bases if isinstance(base, ast.Name) and base.id in homes]
+    bases = [base.id for base in definition.bases if isinstance(base, ast.Name) and base.id in homes]
     inherited = _said(homes[bases[0]], bases[0]) if bases else {}
     return {**inherited, **own}

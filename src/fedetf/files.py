@@ -61,11 +61,11 @@ def read_bytes(path: Path, most: int, links: bool = False) -> bytes:
 
 def digest(path: Path, most: int) -> bytes:
     """A hash of a file's content, 32 bytes; the file may be behind a link."""
-    found = hashlib.blake2b(digest_size=32)
+    hasher = hashlib.blake2b(digest_size=32)
     with _opened(path, most, links=True) as file, naming(path):
         while piece := file.read(MIB):
-            found.update(piece)
-    return found.digest()
+            hasher.update(piece)
+    return hasher.digest()
 
 
 def read_text(path: Path, most: int = NOTE, links: bool = False) -> str:

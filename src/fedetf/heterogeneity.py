@@ -54,11 +54,11 @@ class Heterogeneity:
 
 def heterogeneity(skew: Skew, partition: Partition, dataset: Dataset, seed: int) -> Heterogeneity:
     """What the training splits of a partition say; ``skew`` is that of its labels."""
-    found = tell_sites_apart(partition, dataset, seed)
+    told_apart = tell_sites_apart(partition, dataset, seed)
     labels = label_level(skew, partition.counts)
     gini = skew.size_gini
     sizes = "none" if gini < UNEQUAL else "strong" if gini < VERY_UNEQUAL else "extreme"
-    return Heterogeneity(word(labels), sizes, None if found is None else word(found.level), found)
+    return Heterogeneity(word(labels), sizes, None if told_apart is None else word(told_apart.level), told_apart)
 
 
 def word(level: float) -> str:
@@ -72,9 +72,9 @@ def word(level: float) -> str:
 
 def label_level(skew: Skew, counts: NDArray[np.int64]) -> float:
     """The share of what there is to know of the class that the site tells; 0 if it may be chance, by a G test."""
-    held = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0]
+    table = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0]
     entropy = float(entropy_of(counts.sum(axis=0) / counts.sum()))
-    freedom = (held.shape[0] - 1) * (held.shape[1] - 1)
+    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
     if not freedom or scipy.stats.chi2.sf(2 * counts.sum() * skew.mutual_information, freedom) >= LEVEL:
         return 0.0
     return skew.mutual_information / entropy
@@ -116,8 +116,8 @@ def judged(
         reached += int((guesses == mixed).sum()) >= right
     expected = 0.0
     for c in np.unique(labels):  # Σ over sites of how often it is guessed × its share in the class
-        held, guessed = sites[labels == c], guesses[labels == c]
-        expected += sum((guessed == site).sum() * (held == site).mean() for site in np.unique(held))
+        true, guessed = sites[labels == c], guesses[labels == c]
+        expected += sum((guessed == site).sum() * (true == site).mean() for site in np.unique(true))
     n = len(sites)
     return ToldApart(right / n, float(expected) / n, (1 + reached) / (1 + SHUFFLES), n, len(np.unique(sites)))
 

@@ -113,8 +113,8 @@ class Measurer:
         holders = [client for client in partition.seen if len(partition.train[client])]
         models = [(client, kept[client]) if client in kept else (NOBODY, 0) for client in holders]
         new = [model for model in dict.fromkeys(models) if model not in self._clients]
-        found = zip(new, self.engine.evaluate_clients([client for client, _ in new], {}), strict=True)
-        self._clients |= {model: self._of_client(model, sums) for model, sums in found}
+        measured = zip(new, self.engine.evaluate_clients([client for client, _ in new], {}), strict=True)
+        self._clients |= {model: self._of_client(model, sums) for model, sums in measured}
         self._clients = {
             model: self._clients[model] for model in models
         }  # who has not trained since is not tested again

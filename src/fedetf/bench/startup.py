@@ -32,7 +32,7 @@ def start_up(scale: float, repeats: int) -> list[Row]:
             began = time.perf_counter()
             subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
             seconds[name].append(time.perf_counter() - began)
-    torch, listing = (statistics.median(found) for found in seconds.values())
+    torch, listing = (statistics.median(times) for times in seconds.values())
     pictures = max(int(10_000 * scale), 100)
     first, second = loading(pictures)
     return [

@@ -57,15 +57,17 @@ def check_command(options: argparse.Namespace) -> None:
     from fedetf.report.tables import plain_table
 
     with Console(stderr=True).status(Text(f"looking at {options.data}")):  # seen on a terminal only
-        found = check_data(options.data, options.app)
+        checked = check_data(options.data, options.app)
     console = output()
-    console.print(f"{options.data}: {found.samples:,} samples of the kind {found.kind}", soft_wrap=True, markup=False)
-    classes = [[name, f"{count:,}"] for name, count in found.counts.items()]
+    console.print(
+        f"{options.data}: {checked.samples:,} samples of the kind {checked.kind}", soft_wrap=True, markup=False
+    )
+    classes = [[name, f"{count:,}"] for name, count in checked.counts.items()]
     console.print(plain_table(["class", "samples"], classes, right=["samples"]))
-    if found.columns:
-        console.print(plain_table(found.columns[0], found.columns[1:], right=["missing"]))
-    for line in [*found.notes, *found.problems]:
+    if checked.columns:
+        console.print(plain_table(checked.columns[0], checked.columns[1:], right=["missing"]))
+    for line in [*checked.notes, *checked.problems]:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    if found.problems:
+    if checked.problems:
         raise UserError(f"{options.data} is not ready for a round; mend what is said above")
     print("ready" if options.app else "readable; give --app to see whether it fits the federation")

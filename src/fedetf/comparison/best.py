@@ -37,14 +37,14 @@ def at_their_best(runs: Sequence[Run]) -> Best:
         methods.setdefault(_key(run, choices=False), {}).setdefault(_key(run, choices=True), []).append(run)
     if all(len(settings) == 1 for settings in methods.values()):
         return Best([])
-    found: list[Run] = []
+    best: list[Run] = []
     for settings in methods.values():
         seeds = set.intersection(*({run.seed for run in those} for those in settings.values()))
         scores = [_score([run for run in those if run.seed in seeds]) for those in settings.values()]
         if len(settings) > 1 and (not seeds or any(score == NOTHING for score in scores)):
             return Best([], NOT_CHOSEN)
-        found += list(settings.values())[scores.index(max(scores))]
-    return Best(found, CHOSEN)
+        best += list(settings.values())[scores.index(max(scores))]
+    return Best(best, CHOSEN)
 
 
 NOTHING = (-1.0, -1.0)

@@ -31,13 +31,13 @@ class Fairness:
     compared: float | None  # of so many
 
 
-def by_name(found: Fairness | None) -> dict[str, float | None]:
+def by_name(fairness: Fairness | None) -> dict[str, float | None]:
     """The same as columns of a table; None where there is none."""
     names = ("personal_worst_decile", "personal_quartile1", "personal_median", "personal_quartile3")
-    if found is None:
+    if fairness is None:
         return dict.fromkeys([*names, "worse_off_than_local"])
-    values = (found.worst_decile, *found.quartiles)
-    return {**dict(zip(names, values, strict=True)), "worse_off_than_local": found.worse_off}
+    values = (fairness.worst_decile, *fairness.quartiles)
+    return {**dict(zip(names, values, strict=True)), "worse_off_than_local": fairness.worse_off}
 
 
 def fairness(runs: Sequence[Run], alone: Sequence[Run] = ()) -> Fairness | None:
@@ -80,6 +80,6 @@ def _worst(run: Run) -> Worst:
     client = min(reached, key=lambda each: reached[each])  # of equals the first
     holdings = run.holdings
     counts = holdings.clients[client].counts if client < len(holdings.clients) else []
-    held = sorted(zip(holdings.classes, counts, strict=False), key=lambda pair: -pair[1])
+    most_first = sorted(zip(holdings.classes, counts, strict=False), key=lambda pair: -pair[1])
     name = holdings.sites[client] if client < len(holdings.sites) else f"client {client}"
-    return Worst(run.seed, name, reached[client], [(name, number) for name, number in held if number])
+    return Worst(run.seed, name, reached[client], [(name, number) for name, number in most_first if number])

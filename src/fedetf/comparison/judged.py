@@ -68,7 +68,7 @@ class Judged(Generic[E]):
     @cached_property
     def standings(self) -> list[dict[str, Standing]]:
         """How each line stands in its setting, by column."""
-        found: list[dict[str, Standing]] = [{} for _ in self.lines]
+        standings: list[dict[str, Standing]] = [{} for _ in self.lines]
         lower = self.metric.better == "lower"
         for numbers in self.settings.values():
             lines = [self.lines[number] for number in numbers]
@@ -78,27 +78,27 @@ class Judged(Generic[E]):
             judged = judge_columns({name: columns.pop(name) for name in JUDGED}, against, references, lower)
             for name, column in {**judged, **judge_columns(columns, None, references, lower)}.items():
                 for number, standing in zip(numbers, column.standings, strict=True):
-                    found[number][name] = standing
-        return found
+                    standings[number][name] = standing
+        return standings
 
     @cached_property
     def settings(self) -> dict[str, list[int]]:
         """The numbers of the lines of each setting: rivals, and their references."""
-        found: dict[str, list[int]] = {}
+        places: dict[str, list[int]] = {}
         for number, line in enumerate(self.lines):
-            found.setdefault(line.setting, []).append(number)
-        return found
+            places.setdefault(line.setting, []).append(number)
+        return places
 
     @cached_property
     def counted(self) -> list[E]:
         """The lines over the seeds that all rivals of their setting have, which every mean of a table is over."""
-        found = list(self.lines)
+        counted = list(self.lines)
         for numbers in self.settings.values():
             rivals = [self.lines[number] for number in numbers if not self.lines[number].reference]
             seeds = common_seeds([[run.seed for run in line.runs] for line in rivals])
             for number in numbers if seeds else ():
-                found[number] = found[number].on_seeds(seeds)
-        return found
+                counted[number] = counted[number].on_seeds(seeds)
+        return counted
 
     @cached_property
     def _chosen(self) -> list[int]:
@@ -108,12 +108,12 @@ class Judged(Generic[E]):
         if first is None:
             return []
         wanted = self.against or rivals[first].method
-        found = []
+        chosen = []
         for numbers in self.settings.values():
             those = [number for number in numbers if not self.lines[number].reference]
             place = chosen_rival([self.lines[number].names for number in those], wanted)
-            found += [] if place is None else [those[place]]
-        return found
+            chosen += [] if place is None else [those[place]]
+        return chosen
 
     @property
     def chosen_method(self) -> str | None:
@@ -140,9 +140,9 @@ class Judged(Generic[E]):
             seeds = common_seeds([line.scores.get("personal", {}) for line in lines if not line.reference])
             runs = lines[0].runs if self.metric == ACCURACY else []
             values = {run.seed: share for run in runs if (share := run.result.personal_majority) is not None}
-            found = Spread.of(on_seeds(seeds, values).values())
-            if found is not None:
-                shares[setting] = found
+            spread = Spread.of(on_seeds(seeds, values).values())
+            if spread is not None:
+                shares[setting] = spread
         return shares
 
     @property
@@ -154,7 +154,7 @@ class Judged(Generic[E]):
         problems = [problem(self.lines[numbers[0]]) for numbers in self.settings.values()]
         if len(set(problems)) < len(problems):
             return {}
-        found = {}
+        over_settings = {}
         for column in JUDGED:
             means: dict[str, list[float | None]] = {}
             for place, numbers in enumerate(self.settings.values()):
@@ -165,8 +165,8 @@ class Judged(Generic[E]):
                         row[place] = None if spread is None else spread.mean
             judged = overall(means, self.metric.better == "lower")
             if judged is not None:
-                found[column] = judged
-        return found
+                over_settings[column] = judged
+        return over_settings
 
     def _row(self, number: int) -> str:
         """What a line is called over all settings: its method, or its name where a method has several lines in one."""

@@ -17,8 +17,8 @@ def find_quantity(name: str) -> tuple[str, Quantity]:
     ('collapse', 'higher')
     """
     known = ((metric.name, quantity) for metric in METRICS.values() for quantity in metric.quantities())
-    found = next(((metric, quantity) for metric, quantity in known if quantity.name == name), None)
-    metric, quantity = found or (name, find_metric(name).quantities()[0])
+    match = next(((metric, quantity) for metric, quantity in known if quantity.name == name), None)
+    metric, quantity = match or (name, find_metric(name).quantities()[0])
     if quantity.better is None:
         raise UserError(f"of {name} neither more nor less is better, so nothing can be ranked by it")
     return metric, quantity

@@ -13,13 +13,13 @@ class Overall:
     """Methods that have a value in every setting, on all settings together."""
 
     methods: list[str]
-    found: Friedman
+    friedman: Friedman
     left_out: list[str] = field(default_factory=list)  # those that have none in some setting
 
     @property
     def sentence(self) -> str:
         """What the ranks say."""
-        test, count = self.found, self.found.blocks
+        test, count = self.friedman, self.friedman.blocks
         ranks = sorted(zip(test.ranks, self.methods, strict=True))
         named = ", ".join(f"{name} {rank:.2f}" for rank, name in ranks)
         shown = "differ" if test.differ else "are not shown to differ"

@@ -131,10 +131,10 @@ def own_settings(
     for name in tables:
         if name not in names and not is_method(name):
             raise unknown("method", name, names)
-    found: dict[str, dict[str, Any]] = {}
+    own: dict[str, dict[str, Any]] = {}
     for each in compared:  # what names code stays in the file, where it needs consent
         table = tables.get(each.name, {})
-        found[each.label] = {key: value for key, value in table.items() if key not in CODE}
+        own[each.label] = {key: value for key, value in table.items() if key not in CODE}
     for key, value in overrides.items():
         name, colon, setting = key.rpartition(":")
         if not colon:
@@ -142,8 +142,8 @@ def own_settings(
         if name not in names:
             raise UserError(f"{key}: {name!r} is not among the methods; choose from {', '.join(names)}")
         check_own(name, [setting])
-        found[names[name]][setting] = value
-    return found
+        own[names[name]][setting] = value
+    return own
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,12 @@ def shortfalls(runs: Sequence[Run], alone: Sequence[Run] = ()) -> list[Shortfall
     """
     majority = {run.seed: run.result.majority_per_client for run in runs}
     by_itself = {run.seed: run.result.personal_per_client for run in alone}
-    found = [
+    candidates = [
         Shortfall(model, bar, _who(runs, model, bars))
         for model in MODELS
         for bar, bars in ((MAJORITY, majority), (ALONE, by_itself))
     ]
-    return [shortfall for shortfall in found if shortfall.who]
+    return [shortfall for shortfall in candidates if shortfall.who]
 
 
 def _who(runs: Sequence[Run], model: str, bars: Bars) -> list[str]:

@@ -74,7 +74,7 @@ def judge_columns(
         for rival in range(len(column.standings))
         if rival != against and rival not in references
     }
-    toward_better = [_turned(found) if lower else found for found in family.values()]
+    toward_better = [_turned(each) if lower else each for each in family.values()]
     said = zip(family.items(), corrected(toward_better), verdicts(toward_better), strict=True)
     for ((name, rival), difference), p, verdict in said:
         standings = judged[name].standings
@@ -116,16 +116,16 @@ def _best(rivals: Sequence[Scores], references: Sequence[int], lower: bool) -> s
     leader = (min if lower else max)(there, key=lambda number: means[number])
     others = [number for number in there if number != leader]
     pairs = [(leader, number) for number in others] + list(itertools.combinations(others, 2))
-    found = [paired(rivals[a], rivals[b]) for a, b in pairs]
-    words = verdicts(found)[: len(others)]
+    differences = [paired(rivals[a], rivals[b]) for a, b in pairs]
+    words = verdicts(differences)[: len(others)]
     shown = {Verdict.AHEAD, Verdict.BEHIND}  # of the leader: the interval is away from zero
     behind = {number for number, word in zip(others, words, strict=True) if word in shown}
     return set(there) - behind if behind else set()
 
 
-def _turned(found: Paired | None) -> Paired | None:
+def _turned(difference: Paired | None) -> Paired | None:
     """The same with the sign that makes more of it better."""
-    return None if found is None else replace(found, mean=-found.mean)
+    return None if difference is None else replace(difference, mean=-difference.mean)
 
 
 def chosen_rival(names: Sequence[Sequence[str]], wanted: str | None, references: Sequence[int] = ()) -> int | None:

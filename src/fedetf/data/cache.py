@@ -42,9 +42,9 @@ def cached(files: Iterable[Path], settings: DataSettings, seed: int, load: Calla
     if folder is None:
         return load()
     path = folder / f"{_key(files, settings, seed)}.safetensors"
-    found = _read(path)
-    if found is not None:
-        return found
+    kept = _read(path)
+    if kept is not None:
+        return kept
     dataset = load()
     try:
         _write(dataset, path)

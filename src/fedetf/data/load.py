@@ -302,8 +302,8 @@ def load_share(path: Path, classes: Sequence[str], shape: Sequence[int] | None, 
     if x.shape[1] == 1 and shape[0] == 3:
         x = x.repeat(1, 3, 1, 1).contiguous(memory_format=torch.channels_last)
     if tuple(x.shape[1:]) != tuple(shape):
-        found, wanted = ("x".join(map(str, sizes)) for sizes in (x.shape[1:], shape))
-        raise UserError(f"the images of {path} are {found}, the federation takes {wanted}; see data.size")
+        given, wanted = ("x".join(map(str, sizes)) for sizes in (x.shape[1:], shape))
+        raise UserError(f"the images of {path} are {given}, the federation takes {wanted}; see data.size")
     return replace(samples, x=x), None
 
 

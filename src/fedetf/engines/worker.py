@@ -224,8 +224,8 @@ class Worker:
     def _share(self, client: int) -> Share:
         """What a client holds."""
         partition = self.job.partition
-        held = partition.train[client], partition.test[client], partition.held_out(client), partition.counts[client]
-        train, test, validation, counts = (torch.tensor(part, device=self.device) for part in held)
+        parts = partition.train[client], partition.test[client], partition.held_out(client), partition.counts[client]
+        train, test, validation, counts = (torch.tensor(part, device=self.device) for part in parts)
         return Share(train, test, validation, counts)
 
     def _pool(self, drawn: int) -> Share:

@@ -43,15 +43,15 @@ def check_data(data: str, app: Path | None = None) -> Checked:
         return _named(federate, settings, data)
     path = Path(data).expanduser()
     frame, roles = share_roles(path, settings.data)
-    found = Checked(roles.kind, len(frame))
-    _look_at_labels(found, frame, roles, federate)
+    checked = Checked(roles.kind, len(frame))
+    _look_at_labels(checked, frame, roles, federate)
     if roles.kind == IMAGES:
-        _look_at_images(found, frame, roles, settings.data)
+        _look_at_images(checked, frame, roles, settings.data)
     else:
-        _look_at_rows(found, frame, roles, settings.data)
-    if federate is not None and not found.problems:
-        _look_as_a_site(found, federate, settings, data)
-    return found
+        _look_at_rows(checked, frame, roles, settings.data)
+    if federate is not None and not checked.problems:
+        _look_as_a_site(checked, federate, settings, data)
+    return checked
 
 
 def _agreed(app: Path) -> tuple[Federate, Settings]:
@@ -75,23 +75,23 @@ def _named(federate: Federate, settings: Settings, data: str) -> Checked:
     return Checked(kind, len(job.dataset.train), dict(zip(federate.classes, counts, strict=True)), [note])
 
 
-def _look_at_labels(found: Checked, frame: Frame, roles: Roles, federate: Federate | None) -> None:
+def _look_at_labels(checked: Checked, frame: Frame, roles: Roles, federate: Federate | None) -> None:
     labels = frame.named(roles.label)
     if None in labels:
-        found.problems.append(f"{labels.count(None)} samples have no label; label them, or leave them out")
+        checked.problems.append(f"{labels.count(None)} samples have no label; label them, or leave them out")
     there = [label for label in labels if label is not None]
-    found.counts = {visible(name): count for name, count in Counter(there).most_common()}
+    checked.counts = {visible(name): count for name, count in Counter(there).most_common()}
     if federate is None:
         return
     for name in sorted(set(there) - set(federate.classes))[:MOST_NAMED]:
         shown = f"the label {visible(name)!r} ({there.count(name)} samples)"
-        found.problems.append(f"{shown} is none of the classes: {', '.join(federate.classes)}")
+        checked.problems.append(f"{shown} is none of the classes: {', '.join(federate.classes)}")
     absent = [name for name in federate.classes if name not in there]
     if absent:
-        found.notes.append(f"no samples of: {', '.join(absent)}; a site need not hold all classes")
+        checked.notes.append(f"no samples of: {', '.join(absent)}; a site need not hold all classes")
 
 
-def _look_at_images(found: Checked, frame: Frame, roles: Roles, settings: DataSettings) -> None:
+def _look_at_images(checked: Checked, frame: Frame, roles: Roles, settings: DataSettings) -> None:
     """Decode every image, one at a time: damaged ones are counted and named, and sizes counted."""
     sizes: Counter[str] = Counter()
     unreadable = []
@@ -103,30 +103,30 @@ def _look_at_images(found: Checked, frame: Frame, roles: Roles, settings: DataSe
             sizes[f"{channels}x{height}x{width}"] += 1
         except (UserError, OSError) as error:
             unreadable.append(str(error))
-    _count_unreadable(found, unreadable, "images")
+    _count_unreadable(checked, unreadable, "images")
     shown = [f"{size} ({count})" for size, count in sizes.most_common(MOST_NAMED)]
-    found.notes.append(f"sizes, channels x height x width: {', '.join(shown)}{_more(len(sizes))}")
+    checked.notes.append(f"sizes, channels x height x width: {', '.join(shown)}{_more(len(sizes))}")
     if len({size.split("x", 1)[1] for size in sizes}) > 1 and settings.size is None:
-        found.problems.append("images have several sizes; agree on one, data.size in the settings")
+        checked.problems.append("images have several sizes; agree on one, data.size in the settings")
 
 
-def _look_at_rows(found: Checked, frame: Frame, roles: Roles, settings: DataSettings) -> None:
+def _look_at_rows(checked: Checked, frame: Frame, roles: Roles, settings: DataSettings) -> None:
     """Read what is no image as a round would; of sounds, which are files, each that cannot be read is named."""
     note = KINDS[roles.kind].begin(frame, roles.columns, settings)
     if roles.kind == "sound":
-        _count_unreadable(found, _unreadable(frame, roles.columns[0], note), "sounds")
+        _count_unreadable(checked, _unreadable(frame, roles.columns[0], note), "sounds")
     else:
         try:
             sums = note.sums(note.read(frame).x)
         except UserError as error:
-            found.problems.append(str(error))
+            checked.problems.append(str(error))
             return
         if roles.kind == "table":
-            found.columns = [["column", "holds", "missing"]]
+            checked.columns = [["column", "holds", "missing"]]
             for column in sums.columns:
-                held = "numbers" if column.categories is None else f"{len(column.categories)} categories"
-                seen = held if column.low is None else f"{held}, {column.low:g} to {column.high:g}"
-                found.columns.append([visible(column.name), seen, str(column.missing)])
+                holds = "numbers" if column.categories is None else f"{len(column.categories)} categories"
+                seen = holds if column.low is None else f"{holds}, {column.low:g} to {column.high:g}"
+                checked.columns.append([visible(column.name), seen, str(column.missing)])
 
 
 def _unreadable(frame: Frame, column: str, note: Note) -> list[str]:
@@ -143,28 +143,30 @@ def _unreadable(frame: Frame, column: str, note: Note) -> list[str]:
     return wrong
 
 
-def _count_unreadable(found: Checked, wrong: Sequence[str], what: str) -> None:
+def _count_unreadable(checked: Checked, wrong: Sequence[str], what: str) -> None:
     if wrong:
-        found.problems.append(f"{len(wrong)} of {found.samples} {what} cannot be read:")
-        found.problems += [f"  {line}" for line in wrong[:MOST_NAMED]]
-        found.problems += [f"  and {len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
+        checked.problems.append(f"{len(wrong)} of {checked.samples} {what} cannot be read:")
+        checked.problems += [f"  {line}" for line in wrong[:MOST_NAMED]]
+        checked.problems += [f"  and {len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
 
 
-def _look_as_a_site(found: Checked, federate: Federate, settings: Settings, data: str) -> None:
+def _look_as_a_site(checked: Checked, federate: Federate, settings: Settings, data: str) -> None:
     """Load the data exactly as the first round does."""
     try:
-        if found.kind == IMAGES:
+        if checked.kind == IMAGES:
             job = site_job(federate, settings, 0, data)
             parts = len(job.partition.train[0]), len(job.partition.test[0])
-            found.notes.append(f"the site trains on {parts[0]} samples and holds out {parts[1]} to test its own model")
+            checked.notes.append(
+                f"the site trains on {parts[0]} samples and holds out {parts[1]} to test its own model"
+            )
         elif federate.shape is not None:
-            found.problems.append(
-                f'the data are of the kind {found.kind}, but pyproject.toml has a shape; set shape = ""'
+            checked.problems.append(
+                f'the data are of the kind {checked.kind}, but pyproject.toml has a shape; set shape = ""'
             )
         else:
             site_sums(federate, settings, 0, data)
     except UserError as error:
-        found.problems.append(str(error))
+        checked.problems.append(str(error))
 
 
 def _more(count: int) -> str:

@@ -103,18 +103,18 @@ def sentence(claim: Claim, findings: Sequence[Finding]) -> str:
 
 def _word(known: Sequence[Finding]) -> str:
     """What the settings show together."""
-    held = sum(finding.shown is Verdict.AHEAD for finding in known)
+    shown = sum(finding.shown is Verdict.AHEAD for finding in known)
     opposite = sum(finding.shown is Verdict.BEHIND for finding in known)
-    if held == len(known):
+    if shown == len(known):
         return "yes so far" if any(finding.missing for finding in known) else "yes"
     if opposite == len(known):
         return "no"
     if all(finding.difference is not None and abs(finding.difference.mean) <= EQUAL for finding in known):
         return "level"
-    if not held and not opposite:
+    if not shown and not opposite:
         return "not shown"
     against = f", the opposite in {opposite}" if opposite else ""
-    return f"shown in {held} of {len(known)} settings{against}"
+    return f"shown in {shown} of {len(known)} settings{against}"
 
 
 def _difference(metric: str, finding: Finding, named: bool, against_several: bool) -> str:

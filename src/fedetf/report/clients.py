@@ -39,12 +39,12 @@ def client_rows(entries: Sequence[Entry]) -> list[list[str]]:
     alone, unseen = _alone(entries), _has_unseen(entries)
     several = len({entry.setting for entry in entries}) > 1
     rows = []
-    for entry, found in zip(entries, fairness_of(entries), strict=True):
-        if found is not None:
-            cells = [f"{100 * found.worst_decile:.2f}", " / ".join(f"{100 * q:.1f}" for q in found.quartiles)]
-            cells += [_worse_off(found)] if alone else []
+    for entry, spread in zip(entries, fairness_of(entries), strict=True):
+        if spread is not None:
+            cells = [f"{100 * spread.worst_decile:.2f}", " / ".join(f"{100 * q:.1f}" for q in spread.quartiles)]
+            cells += [_worse_off(spread)] if alone else []
             cells += [_unseen(entry.runs)] if unseen else []
-            rows.append([entry.name, *([entry.setting] if several else []), *cells, describe_worst(found.worst)])
+            rows.append([entry.name, *([entry.setting] if several else []), *cells, describe_worst(spread.worst)])
     heads = ["Method", *(["Setting"] if several else []), "Worst tenth, %", "Quartiles, %"]
     heads += [*(["Worse off than alone"] if alone else []), *(["Unseen clients, %"] if unseen else []), "Worst client"]
     return [heads, *rows] if rows else []
@@ -106,10 +106,10 @@ def is_alone(entry: Entry) -> bool:
     return any(run.settings["method.name"] == LOCAL for run in entry.runs)
 
 
-def _worse_off(found: Fairness) -> str:
-    if found.worse_off is None or found.compared is None:
+def _worse_off(fairness: Fairness) -> str:
+    if fairness.worse_off is None or fairness.compared is None:
         return DASH
-    return f"{found.worse_off:.3g} of {found.compared:.3g}"
+    return f"{fairness.worse_off:.3g} of {fairness.compared:.3g}"
 
 
 def _has_unseen(entries: Sequence[Entry]) -> bool:

@@ -64,7 +64,7 @@ def write_tables(comparison: Comparison) -> list[Path]:
 
 def _diagrams(table: Table, folder: Path) -> list[Path]:
     """The critical-difference diagrams, where there are settings and methods enough."""
-    drawn = {column: overall for column, overall in table.overall.items() if overall.found.drawable}
+    drawn = {column: overall for column, overall in table.overall.items() if overall.friedman.drawable}
     return [
         save_figure(critical_difference_figure(overall, column), folder / f"critical-difference-{column}.{ending}")
         for column, overall in drawn.items()
@@ -85,7 +85,7 @@ def legend(table: Table) -> str:
 
 def over_settings(table: Table) -> list[str]:
     """What all settings together say, in sentences; none if there is only one."""
-    return [f"{name.capitalize()}: {found.sentence}" for name, found in table.overall.items()]
+    return [f"{name.capitalize()}: {overall.sentence}" for name, overall in table.overall.items()]
 
 
 def to_markdown(table: Table) -> str:
@@ -163,7 +163,7 @@ def _tests(table: Table) -> str:
 
 def _compared(table: Table) -> list[tuple[Line, list[Standing]]]:
     """The lines that are compared with another, and how they stand."""
-    pairs = ((line, [found[name] for name in JUDGED]) for line, found in zip(table.lines, table.standings, strict=True))
+    pairs = ((line, [standings[name] for name in JUDGED]) for line, standings in zip(table.lines, table.standings, strict=True))
     return [(line, judged) for line, judged in pairs if any(standing.difference for standing in judged)]
 
 
@@ -177,7 +177,7 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def records(table: Table, target: float | None = None) -> list[dict[str, object]]:
     """The numbers of each line by name, and what it needs to reach a target: all over the seeds that all lines have."""
-    found = zip(table.counted, fairness_of(table.counted), strict=True)
+    with_fairness = zip(table.counted, fairness_of(table.counted), strict=True)
     return [
         {
             **line.row,
@@ -187,27 +187,27 @@ def records(table: Table, target: float | None = None) -> list[dict[str, object]
             **({} if target is None else costs.by_name(costs.to_target(line.runs, target).mean)),
             "reference": line.reference,
         }
-        for number, (line, clients) in enumerate(found)
+        for number, (line, clients) in enumerate(with_fairness)
     ]
 
 
 def _judged(table: Table, number: int) -> dict[str, object]:
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, standing in table.standings[number].items():
         spread, difference = standing.spread, standing.difference
-        found[f"{name}_seeds"] = spread.count if spread else 0
-        found[f"{name}_mean"] = spread and spread.mean
-        found[f"{name}_std"] = spread and spread.std
+        values[f"{name}_seeds"] = spread.count if spread else 0
+        values[f"{name}_mean"] = spread and spread.mean
+        values[f"{name}_std"] = spread and spread.std
         if name in JUDGED:
-            found[f"{name}_best"] = standing.best
-            found[f"{name}_difference"] = difference and difference.mean
-            found[f"{name}_low"] = difference and difference.low
-            found[f"{name}_high"] = difference and difference.high
-            found[f"{name}_p_holm"] = standing.p
-            found[f"{name}_p_sign"] = difference and difference.sign_p
-            found[f"{name}_p_wilcoxon"] = difference and difference.wilcoxon_p
-            found[f"{name}_shown"] = standing.words or None
-    return found
+            values[f"{name}_best"] = standing.best
+            values[f"{name}_difference"] = difference and difference.mean
+            values[f"{name}_low"] = difference and difference.low
+            values[f"{name}_high"] = difference and difference.high
+            values[f"{name}_p_holm"] = standing.p
+            values[f"{name}_p_sign"] = difference and difference.sign_p
+            values[f"{name}_p_wilcoxon"] = difference and difference.wilcoxon_p
+            values[f"{name}_shown"] = standing.words or None
+    return values
 
 
 def _costs(line: Line) -> dict[str, object]:

@@ -83,27 +83,32 @@ def _no_advice(diagnosis: Diagnosis) -> Section:
 
 def _kinds(diagnosis: Diagnosis) -> Section:
     """In labels, in sizes, in features; and which methods are made for what there is."""
-    found = diagnosis.heterogeneity
-    levels = {"labels": found.labels, "sizes": found.sizes, "features": found.features or "not known"}
+    heterogeneity = diagnosis.heterogeneity
+    levels = {
+        "labels": heterogeneity.labels,
+        "sizes": heterogeneity.sizes,
+        "features": heterogeneity.features or "not known",
+    }
     there = [kind for kind, level in levels.items() if level not in ("none", "not known")]
     title = "What kind of heterogeneity: " + (" and ".join(there) if there else "none to speak of")
     return Section(
         title,
-        [_told_apart(found.told_apart), *(MADE_FOR[kind] for kind in there or ["nothing"])],
+        [_told_apart(heterogeneity.told_apart), *(MADE_FOR[kind] for kind in there or ["nothing"])],
         ["in", "how much"],
         [[kind, level] for kind, level in levels.items()],
     )
 
 
-def _told_apart(found: ToldApart | None) -> str:
-    if found is None:
+def _told_apart(told_apart: ToldApart | None) -> str:
+    if told_apart is None:
         return "Features: there are too few samples or sites to say whether sites see different inputs."
-    share, chance = percent(found.accuracy), percent(found.chance)
+    share, chance = percent(told_apart.accuracy), percent(told_apart.chance)
     measured = (
-        f"a classifier that is told the class guesses the site of {found.rows:,} held-out samples right in {share} "
-        f"of cases, where chance gives {chance} ({found.sites} sites, permutation test p = {found.p:.3g})"
+        f"a classifier that is told the class guesses the site of {told_apart.rows:,} held-out samples right in "
+        f"{share} of cases, where chance gives {chance} "
+        f"({told_apart.sites} sites, permutation test p = {told_apart.p:.3g})"
     )
-    if word(found.level) == "none":
+    if word(told_apart.level) == "none":
         return f"Features: no difference shown; {measured}."
     return f"Features: samples of the same class look different from site to site; {measured}."
 

@@ -71,30 +71,39 @@ def _draw_curve(axes: Axes, name: str, seeds: np.ndarray, marker: str) -> None:
 
 def critical_difference_figure(overall: Overall, title: str) -> Figure:
     """Demšar's diagram: mean ranks on a line, the best at the left, and a bar over methods not shown to differ."""
-    found, k = overall.found, len(overall.methods)
-    order = sorted(range(k), key=lambda i: found.ranks[i])
+    friedman, k = overall.friedman, len(overall.methods)
+    order = sorted(range(k), key=lambda i: friedman.ranks[i])
     half = (k + 1) // 2  # the better half is named at the left, the other at the right
-    figure = Figure(figsize=(7, 1.3 + 0.28 * (half + len(found.groups))), layout="constrained")
+    figure = Figure(figsize=(7, 1.3 + 0.28 * (half + len(friedman.groups))), layout="constrained")
     axes = figure.add_subplot()
     for place, i in enumerate(order):
         left = place < half
-        y = -1 - 0.5 * len(found.groups) - (place if left else k - 1 - place)
+        y = -1 - 0.5 * len(friedman.groups) - (place if left else k - 1 - place)
         edge = 0.6 if left else k + 0.4
-        axes.plot([found.ranks[i], found.ranks[i], edge], [0, y, y], color="0.4", linewidth=0.8)
-        text = f"{overall.methods[i]} {found.ranks[i]:.2f} " if left else f" {found.ranks[i]:.2f} {overall.methods[i]}"
+        axes.plot([friedman.ranks[i], friedman.ranks[i], edge], [0, y, y], color="0.4", linewidth=0.8)
+        text = (
+            f"{overall.methods[i]} {friedman.ranks[i]:.2f} "
+            if left
+            else f" {friedman.ranks[i]:.2f} {overall.methods[i]}"
+        )
         axes.text(edge, y, text, ha="right" if left else "left", va="center", fontsize="small")
-    for level, members in enumerate(found.groups, start=1):
-        ends = [found.ranks[members[0]] - 0.04, found.ranks[members[-1]] + 0.04]
+    for level, members in enumerate(friedman.groups, start=1):
+        ends = [friedman.ranks[members[0]] - 0.04, friedman.ranks[members[-1]] + 0.04]
         axes.plot(ends, [-0.5 * level] * 2, color="C0", linewidth=3, solid_capstyle="butt")
-    axes.plot([1, 1 + found.width], [1.1, 1.1], color="0.1", linewidth=1.5, marker="|")
+    axes.plot([1, 1 + friedman.width], [1.1, 1.1], color="0.1", linewidth=1.5, marker="|")
     axes.text(
-        1 + found.width / 2, 1.25, f"critical difference {found.width:.2f}", ha="center", va="bottom", fontsize="small"
+        1 + friedman.width / 2,
+        1.25,
+        f"critical difference {friedman.width:.2f}",
+        ha="center",
+        va="bottom",
+        fontsize="small",
     )
     axes.plot([1, k], [0, 0], color="0.1", linewidth=1)
     for rank in range(1, k + 1):
         axes.plot([rank, rank], [0, 0.15], color="0.1", linewidth=1)
         axes.text(rank, 0.2, str(rank), ha="center", va="bottom", fontsize="small")
-    axes.set(title=f"{title}: mean ranks over {found.blocks} settings", xlim=(-0.9, k + 1.9))
+    axes.set(title=f"{title}: mean ranks over {friedman.blocks} settings", xlim=(-0.9, k + 1.9))
     axes.set_ylim(top=2.1)
     axes.axis("off")
     return figure

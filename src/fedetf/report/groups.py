@@ -134,11 +134,11 @@ def arrange(runs: Sequence[Run], judging: Judging = BY_ACCURACY) -> Arrangement:
         groups.setdefault((variant, setting), []).append(run)
     ordered = sorted(zip(runs, settings, strict=True), key=lambda pair: [_sortable(pair[0].settings, k) for k in axes])
     common = {k: v for k, v in runs[0].settings.items() if all(_same(r.settings, k, v) for r in runs)}
-    found = [Group(*names, members, judging.metric) for names, members in groups.items()]
+    made = [Group(*names, members, judging.metric) for names, members in groups.items()]
     return Arrangement(
         variants=list(dict.fromkeys(variants)),
         settings=list(dict.fromkeys(name for _, name in ordered)),
-        groups=found,
+        groups=made,
         axes=axes,
         common=common,
         doubles=doubles,

@@ -51,11 +51,11 @@ def latex(text: str) -> str:
 def _row(table: Table, name: str) -> str:
     cells, shown = [], name
     for numbers in table.settings.values():
-        found = next((n for n in numbers if table.lines[n].name == name), None)
-        if found is not None:
+        place = next((n for n in numbers if table.lines[n].name == name), None)
+        if place is not None:
             method, comma, own = name.partition(", ")
             shown = method_name(method) + comma + own
-        cells += [_cell(table, None if found is None else table.standings[found][column]) for column in JUDGED]
+        cells += [_cell(table, None if place is None else table.standings[place][column]) for column in JUDGED]
     return " & ".join([latex(shown), *cells]) + r" \\"
 
 

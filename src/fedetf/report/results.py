@@ -45,8 +45,8 @@ def takeaways(arranged: Arrangement) -> Html:
 def _outcome(arranged: Arrangement, setting: str, column: str) -> Html | None:
     """How the method that all are compared with stands in one setting; without a comparison, what was reached."""
     judged = arranged.judged
-    found = [(judged.lines[place], judged.standings[place][column]) for place in judged.settings[setting]]
-    there = [(group, standing) for group, standing in found if standing.spread is not None]
+    standings = [(judged.lines[place], judged.standings[place][column]) for place in judged.settings[setting]]
+    there = [(group, standing) for group, standing in standings if standing.spread is not None]
     rivals = [(group, standing) for group, standing in there if not group.reference]
     chosen = [(group, standing) for group, standing in rivals if standing.difference is None]
     if len(chosen) != 1:  # nobody was run, or the method that all are compared with has no value here
@@ -67,11 +67,11 @@ def _said(spread: Spread | None, judged: Judged[Group]) -> str:
     return f"{mean}\N{NO-BREAK SPACE}%" if judged.metric == ACCURACY else mean
 
 
-def _sorted_out(found: Sequence[tuple[Group, Standing]]) -> dict[str, list[str]]:
+def _sorted_out(standings: Sequence[tuple[Group, Standing]]) -> dict[str, list[str]]:
     """The others by what the differences show, seen from the method that they are compared with."""
     seen = {Verdict.BEHIND: "ahead of", Verdict.AHEAD: "behind", Verdict.SAME: "identical to"}
     names: dict[str, list[str]] = {word: [] for word in (*seen.values(), NOT_SHOWN)}
-    for group, standing in found:
+    for group, standing in standings:
         if standing.difference is not None and standing.verdict is not None:
             word = seen.get(standing.verdict)
             count = "" if word else f" (n = {standing.difference.n})"
@@ -237,8 +237,8 @@ def differences(arranged: Arrangement, which: str = "") -> Html:
 
 
 def _judged(judged: Judged[Group], group: Group | None) -> list[Standing]:
-    found = {} if group is None else judged.standings[judged.lines.index(group)]
-    return [found.get(column, Standing(None)) for column in JUDGED]
+    standings = {} if group is None else judged.standings[judged.lines.index(group)]
+    return [standings.get(column, Standing(None)) for column in JUDGED]
 
 
 def _difference(standing: Standing, metric: Quantity) -> Html:
@@ -254,10 +254,10 @@ def _tests(arranged: Arrangement) -> Html:
     rows = []
     for group, standings in zip(judged.lines, judged.standings, strict=True):
         for column in JUDGED:
-            found = standings[column].difference
-            if found is not None:
-                each = (f"{seed}: {number(d, judged.metric, sign=True)}" for seed, d in found.differences.items())
-                where = [group.setting or DASH, HEADS[column][0], str(found.n), p_values(standings[column])]
+            difference = standings[column].difference
+            if difference is not None:
+                each = (f"{seed}: {number(d, judged.metric, sign=True)}" for seed, d in difference.differences.items())
+                where = [group.setting or DASH, HEADS[column][0], str(difference.n), p_values(standings[column])]
                 rows.append([group.name, *where, ", ".join(each)])
     about = (
         "The t test is that of the interval. The sign test and Wilcoxon's are exact and assume less; below six seeds"
@@ -268,14 +268,14 @@ def _tests(arranged: Arrangement) -> Html:
 
 def _overall(arranged: Arrangement) -> list[Html]:
     parts = []
-    for column, found in arranged.judged.overall.items():
+    for column, overall in arranged.judged.overall.items():
         name = HEADS[column][0]
-        parts.append(tag("p", tag("b", name), ": ", found.sentence))
-        if found.found.drawable:
-            picture = embedded(critical_difference_figure(found, name))
+        parts.append(tag("p", tag("b", name), ": ", overall.sentence))
+        if overall.friedman.drawable:
+            picture = embedded(critical_difference_figure(overall, name))
             caption = (
                 "Mean ranks over the settings, the best at the left. A bar joins methods that are not shown to differ."
             )
-            image = tag("img", src=picture, alt=found.sentence)
+            image = tag("img", src=picture, alt=overall.sentence)
             parts.append(tag("figure", image, tag("figcaption", tag("p", caption)), class_="picture"))
     return parts

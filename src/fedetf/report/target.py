@@ -22,14 +22,14 @@ def target_rows(entries: Sequence[Entry], target: float) -> list[list[str]]:
     heads = ["Method", *(["Setting"] if several else [])]
     rows = [[*heads, f"Rounds to {_percent(target)}", "MiB sent and received", "Image passes", "Seconds"]]
     for entry in entries:
-        found = to_target(entry.runs, target)
-        if found.mean is not None:
-            cost = found.mean
+        spent = to_target(entry.runs, target)
+        if spent.mean is not None:
+            cost = spent.mean
             cells = [f"{cost.rounds:.3g}", f"{cost.bytes / 2**20:,.3g}", f"{cost.image_passes:,.0f}"]
             cells.append(f"{cost.seconds:,.1f}")
         else:
-            reached = f"reached by {found.reached} of {found.seeds} seeds" if found.reached else "not reached"
-            cells = [reached if found.seeds else "no global model", DASH, DASH, DASH]
+            reached = f"reached by {spent.reached} of {spent.seeds} seeds" if spent.reached else "not reached"
+            cells = [reached if spent.seeds else "no global model", DASH, DASH, DASH]
         rows.append([entry.name, *([entry.setting] if several else []), *cells])
     return rows
 

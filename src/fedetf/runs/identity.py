@@ -75,8 +75,8 @@ def as_asked(there: Settings, asked: Settings) -> Settings:
     if asked.model.name == "auto":
         there = there.model_copy(update={"model": asked.model})
     if there.data.site_column is not None:
-        found = {"clients": asked.data.clients, "site_column": asked.data.site_column}
-        there = there.model_copy(update={"data": there.data.model_copy(update=found)})
+        from_data = {"clients": asked.data.clients, "site_column": asked.data.site_column}
+        there = there.model_copy(update={"data": there.data.model_copy(update=from_data)})
     return there
 
 

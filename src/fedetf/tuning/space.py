@@ -32,7 +32,7 @@ def default_space(method: type[Method], lr: float) -> Space:
     if not lr:
         raise UserError("train.lr = 0 has no range around it; give another, or --space FILE.toml")
     ranges = {f"method.{name}": range_of(field) for name, field in method.model_fields.items()}
-    own = {key: found for key, found in ranges.items() if found is not None}
+    own = {key: interval for key, interval in ranges.items() if interval is not None}
     return {"train.lr": _around(lr * method.suggested_rate), **own}
 
 

@@ -158,15 +158,15 @@ def _journal(path: Path) -> Any:
 def _distributions(space: Space) -> "dict[str, BaseDistribution]":
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    found: dict[str, BaseDistribution] = {}
+    distributions: dict[str, BaseDistribution] = {}
     for key, values in space.items():
         if not isinstance(values, Range):
-            found[key] = CategoricalDistribution(values.values)
+            distributions[key] = CategoricalDistribution(values.values)
         elif isinstance(values.low, int) and isinstance(values.high, int):
-            found[key] = IntDistribution(values.low, values.high, log=values.log)
+            distributions[key] = IntDistribution(values.low, values.high, log=values.log)
         else:
-            found[key] = FloatDistribution(values.low, values.high, log=values.log)
-    return found
+            distributions[key] = FloatDistribution(values.low, values.high, log=values.log)
+    return distributions
 
 
 def _for_sampler(trial: "FrozenTrial") -> "FrozenTrial":

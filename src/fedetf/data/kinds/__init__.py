@@ -67,9 +67,9 @@ def find_label(frame: Frame, wanted: str | None) -> str:
 
 def _kind(frame: Frame, columns: Collection[str]) -> str:
     """What these columns are: the first kind that one of them is of, else a table."""
-    held = {frame.holds[name] for name in columns}
+    contents = {frame.holds[name] for name in columns}
     for kind in ("image", "sound", "signal"):
-        if kind in held:
+        if kind in contents:
             return kind
     words = [name for name in columns if frame.holds[name] == "words"]
     named = [name for name in words if name.lower() in TEXT_NAMES]
@@ -80,17 +80,19 @@ def _kind(frame: Frame, columns: Collection[str]) -> str:
 def _column(frame: Frame, kind: str, columns: Collection[str], wanted: str | None) -> str:
     """The one column of a kind."""
     if wanted is not None:
-        found = [frame.check(wanted, f"{kind} column")]
+        candidates = [frame.check(wanted, f"{kind} column")]
     else:
-        found = [name for name in columns if frame.holds[name] == HOLDS[kind]]
-        found = sorted(found, key=lambda name: name.lower() not in TEXT_NAMES) if kind == "text" else found
-    if not found:
+        candidates = [name for name in columns if frame.holds[name] == HOLDS[kind]]
+        candidates = (
+            sorted(candidates, key=lambda name: name.lower() not in TEXT_NAMES) if kind == "text" else candidates
+        )
+    if not candidates:
         among = ", ".join(frame.columns)
         raise UserError(f"{frame.where} has no column of {kind}s among: {among}; name it with --set data.column=…")
-    if frame.holds[found[0]] != HOLDS[kind]:
-        held = str(frame.table.schema.field(found[0]).type)
-        raise UserError(f"column {found[0]!r} of {frame.where} holds no {kind}s; its type is {held}")
-    return found[0]
+    if frame.holds[candidates[0]] != HOLDS[kind]:
+        actual = frame.table.schema.field(candidates[0]).type
+        raise UserError(f"column {candidates[0]!r} of {frame.where} holds no {kind}s; its type is {actual}")
+    return candidates[0]
 
 
 def _mean_length(frame: Frame, column: str) -> float:

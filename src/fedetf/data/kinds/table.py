@@ -54,11 +54,11 @@ class Column(Record):
         if self.categories is not None:
             known = class_name(value)
             return float(self.categories.index(known)) if known in self.categories else UNKNOWN
-        found = number(value) if isinstance(value, str) else float(value) if isinstance(value, SupportsFloat) else None
-        if found is None or not math.isfinite(found):
+        parsed = number(value) if isinstance(value, str) else float(value) if isinstance(value, SupportsFloat) else None
+        if parsed is None or not math.isfinite(parsed):
             shown = printable(str(value), 40)
             raise UserError(f"{where}: {shown!r} in the column {self.name!r} is no number; mend it or leave it empty")
-        return found
+        return parsed
 
 
 class TableNote(Note):
@@ -196,10 +196,10 @@ class Standardise(nn.Module):
 
 
 def _found(frame: Frame, name: str, as_categories: bool) -> Column:
-    held = frame.holds[frame.check(name)]
-    if held in ("number", "classes") and not as_categories:
+    content = frame.holds[frame.check(name)]
+    if content in ("number", "classes") and not as_categories:
         return Column(name=name)
-    if held not in ("words", "number", "classes"):
+    if content not in ("words", "number", "classes"):
         raise UserError(f"{frame.where}: the column {name!r} is none of a table; --set data.leave_out={name}")
     words = sorted({class_name(value) for value in frame.values(name) if value is not None})
     if len(words) > MOST_CATEGORIES or (words and len(max(words, key=len)) > 1_000):

@@ -93,7 +93,7 @@ class DataSettings(Section):
         0, description="number of clients that never train: they personalise the final model, and are reported apart"
     )
     imbalance: Annotated[float, Field(ge=1, le=1e6)] = Field(
-        1.0, description="a long tail: how many times as many training samples the first class has as the last"
+        1.0, description="long tail: ratio of training samples, first class to last"
     )
     shift: Literal["none", "rotate", "noise", "blur", "colour", "scale"] = Field(
         "none", description="how inputs look different at each client; for numbers: noise or scale"
@@ -127,10 +127,10 @@ class DataSettings(Section):
         (), description="columns of a table that the model does not get"
     )
     length: Annotated[int, Field(ge=8, le=2**20)] | None = Field(
-        None, description="of texts the bytes that are read, of signals and sound the steps in a window"
+        None, description="texts: bytes to read of each; signals and sound: steps in a window"
     )
     rate: Annotated[Positive, Field(le=1e6)] | None = Field(
-        None, description="signals and sound are resampled to so many steps a second; sound: 8000 if left out"
+        None, description="resample signals and sound to this many steps a second; sound: 8000 if left out"
     )
     column: str | None = Field(
         None, description="the column of images, texts, signals or sounds, if it is not found by itself"
@@ -193,12 +193,12 @@ class TrainSettings(Section):
         0.9, description="momentum of local SGD, from zero in each round"
     )
     keep_momentum: bool = Field(
-        False, description="true: a client's momentum, or what another optimiser remembers, lives on in its next round"
+        False, description="true: a client keeps its optimiser's state, such as momentum, from round to round"
     )
     weight_decay: NonNegative = Field(5e-4, description="weight decay of local training, on every trained tensor")
     sam: NonNegative = Field(
         0.0,
-        description="ρ of SAM: steps follow the gradient at the worst point at this distance, e.g. 0.05; 0: as usual",
+        description="ρ of SAM: take the gradient at the worst point this far away, e.g. 0.05; 0: no SAM",
     )
 
     def rate(self, round: int) -> float:
@@ -236,12 +236,12 @@ class UpdateSettings(Section):
     """What becomes of a client's update on its way to the server."""
 
     max_ratio: Positive = Field(
-        1e6, description="refuse an update longer than this many times the model that it began from"
+        1e6, description="refuse an update whose norm is more than this many times the received model's"
     )
     top_k: Fraction = Field(1.0, description="share of each tensor's entries that is sent, the largest; 1: all")
     bits: Literal[1, 2, 4, 8, 32] = Field(32, description="bits for each number that is sent; 32: as it is")
     transform: str | None = Field(
-        None, description="one more transform of what is sent, before those; see: fedetf list transforms"
+        None, description="another transform, applied before top_k and bits; see: fedetf list transforms"
     )
     clip: Positive | None = Field(None, description="largest length of an update; a longer one is scaled down to it")
     noise: NonNegative = Field(
@@ -264,14 +264,15 @@ class ServerSettings(Section):
     """How the server makes one model of many, and how it moves to it."""
 
     combine: Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "centred_clip"] = (
-        Field("mean", description="the rule that combines models; all but the mean withstand some faulty ones")
+        Field("mean", description="rule for combining models; all but mean tolerate some faulty ones")
     )
     faulty: Annotated[int, Field(ge=0, le=2**31)] | None = Field(
-        None, description="faulty updates that trimmed_mean, krum and multi_krum reckon with; left out: a fifth"
+        None, description="number of faulty updates that trimmed_mean, krum and multi_krum tolerate; left out: a fifth"
     )
     radius: Positive = Field(10.0, description="how far one update can pull the centre of centred_clip")
     weights: Literal["size", "uniform", "disco"] = Field(
-        "size", description="what a model counts in the mean: n_k, the same, or n_k and less for a skewed class mix"
+        "size",
+        description="a model's weight in the mean: its samples, equal for all, or less for a skewed class mix",
     )
     disco_a: NonNegative = Field(0.5, description="of disco: how much a skewed class mix counts against a client")
     disco_b: NonNegative = Field(1.0, description="of disco: what every client gets, divided by their number")
@@ -314,9 +315,9 @@ class EngineSettings(Section):
 
     name: Literal["auto", "serial", "processes", "ray"] = Field(
         "auto",
-        description="one after the other here, worker processes, or a Ray cluster; auto: processes for several workers",
+        description="in this process, in worker processes, or on a Ray cluster; auto: processes if several can work",
     )
-    workers: Count | None = Field(None, description="how many work side by side; left out: one for each core")
+    workers: Count | None = Field(None, description="number of parallel workers; left out: one for each core")
     device: str = Field(
         "auto", description="cpu, cuda, cuda:1, mps, or several: cuda:0,cuda:1; auto takes the first there is"
     )

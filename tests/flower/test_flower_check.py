@@ -74,7 +74,7 @@ def test_damaged_files_and_other_labels_are_counted_and_named(
     assert f"cannot read {data}/cat/x0.png" in out
     assert "  and 2 more" in out
     assert "the label 'gnu' (2 samples) is none of the classes: cat, dog, emu" in out
-    assert err.splitlines()[-1] == f"error: {data} is not ready for a round; mend what is said above"
+    assert err.splitlines()[-1] == f"error: {data} is not ready for a round; fix the problems listed above"
     assert "Traceback" not in err
     assert f"1 of the files in {data} are skipped: no images" in err
 
@@ -125,7 +125,7 @@ def test_sounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(tmp_path / "data") == 2
     out = capsys.readouterr().out
     assert "1 of 3 sounds cannot be read:" in out
-    assert "dog/b.wav: this is no WAV file that can be read" in out
+    assert "dog/b.wav: not a readable WAV file" in out
 
 
 @pytest.mark.parametrize(

@@ -279,5 +279,5 @@ def test_finetuning_is_noted_step_by_step(trained: fedetf.Result) -> None:
 
 def test_a_temperature_below_zero_is_said() -> None:
     server = Server({"head.beta": torch.tensor(-0.1)}, clients=1, round=3)
-    with pytest.warns(UserWarning, match="round 3: the temperature beta is not positive"):
+    with pytest.warns(UserWarning, match="round 3: the temperature beta is no longer positive"):
         FedETF().aggregate(server, [])

@@ -123,7 +123,7 @@ def test_words_follow_the_interval_not_the_mean() -> None:
     assert "ahead of FedAvg; no difference shown to FedProx (n = 3)" in page
     write_report(["runs"], "page.html", judging=Judging(against="fedavg"))
     assert "behind FedETF; no difference shown to FedProx (n = 3)" in Path("page.html").read_text("utf-8")
-    with pytest.raises(UserError, match="--against fedrod is none of the methods here"):
+    with pytest.raises(UserError, match="--against fedrod is not one of the methods here"):
         write_report(["runs"], "page.html", judging=Judging(against="fedrod"))
     with pytest.raises(UserError, match="no run here has recorded macro_f1"):
         write_report(["runs"], "page.html", judging=Judging(metric="macro_f1"))
@@ -264,17 +264,17 @@ def test_runs_that_cannot_be_shown_are_named() -> None:
     report = write_report(["runs", "runs/good"], "page.html")
     assert report.runs == 1
     reasons = {problem.folder.name: problem.reason for problem in report.left_out}
-    mended = "; to mend the run, remove it and call: fedetf resume runs/"
+    fixed = "; to fix the run, remove it and call: fedetf resume runs/"
     assert reasons == {
         "unfinished": "not finished, 5 rounds done; go on with: fedetf resume runs/unfinished",
         "cut": "rounds.jsonl is damaged: it is not JSON (Unterminated string starting at: line 1 column 14 (char 13))"
-        f"{mended}cut",
-        "nan": f"result.json is damaged (seed){mended}nan",
+        f"{fixed}cut",
+        "nan": f"result.json is damaged (seed){fixed}nan",
         "no-partition": "partition.json is missing",
-        "empty": f"result.json is damaged: it is not JSON (Expecting value: line 1 column 1 (char 0)){mended}empty",
-        "list": f"result.json is damaged: it is not JSON (nested too deep){mended}list",
+        "empty": f"result.json is damaged: it is not JSON (Expecting value: line 1 column 1 (char 0)){fixed}empty",
+        "list": f"result.json is damaged: it is not JSON (nested too deep){fixed}list",
         "toml": "config.toml is not text in UTF-8",
-        "other-classes": f"partition.json is damaged: counts and classes do not match{mended}other-classes",
+        "other-classes": f"partition.json is damaged: counts and classes do not match{fixed}other-classes",
         "number": "config.toml is damaged: it names no method",
         "folder": "rounds.jsonl is not a regular file; put one there, or remove it",
         "failed": "failed: RunError: <b>no</b> memory",

@@ -175,7 +175,7 @@ def test_a_damaged_file_is_made_again_as_the_message_says(finished: Path, name: 
     status, _, said = call(*refused)
     assert status == 2
     assert f"{name} is damaged: it is not JSON" in said
-    assert f"; to mend the run, remove it and call: fedetf resume {finished}" in said
+    assert f"; to fix the run, remove it and call: fedetf resume {finished}" in said
     path.unlink()
     assert call("resume", str(finished))[0] == 0
     assert path.read_text().splitlines()[:4] == whole.splitlines()[:4]

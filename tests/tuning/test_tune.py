@@ -265,7 +265,7 @@ def test_the_command_line_leaves_tables_pictures_settings_and_a_page(
     ("flags", "message"),
     [
         (["--methods", "fedavg", "--then-compare"], "--then-compare and --seeds belong together"),
-        (["--methods", "fedavg", "--trials", "0"], "--trials takes a number from 1 on"),
+        (["--methods", "fedavg", "--trials", "0"], "--trials must be at least 1"),
         (["--methods", "fedagv"], "unknown method 'fedagv'"),
         (["--methods", "fedavg,fedavg"], "--methods takes one or more different values"),
         (["--methods", "fedavg", "--set", "train.lr=[0.1, 0.2]"], "train.lr has several values; say by --space"),

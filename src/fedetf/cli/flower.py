@@ -69,5 +69,5 @@ def check_command(options: argparse.Namespace) -> None:
     for line in [*checked.notes, *checked.problems]:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if checked.problems:
-        raise UserError(f"{options.data} is not ready for a round; mend what is said above")
+        raise UserError(f"{options.data} is not ready for a round; fix the problems listed above")
     print("ready" if options.app else "readable; give --app to see whether it fits the federation")

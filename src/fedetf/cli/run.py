@@ -84,7 +84,7 @@ def resume_command(options: argparse.Namespace) -> None:
     if is_done(folder):
         print(f"the run in {folder} was complete before", file=sys.stderr)
         if not is_writable(folder):
-            read_result(folder)  # what is damaged could not be mended here
+            read_result(folder)  # what is damaged could not be fixed here
             return
     _show_run(settings, folder, lambda job, listeners: go_on(job, folder, listeners))
 

@@ -20,7 +20,7 @@ def find_quantity(name: str) -> tuple[str, Quantity]:
     match = next(((metric, quantity) for metric, quantity in known if quantity.name == name), None)
     metric, quantity = match or (name, find_metric(name).quantities()[0])
     if quantity.better is None:
-        raise UserError(f"of {name} neither more nor less is better, so nothing can be ranked by it")
+        raise UserError(f"{name} is neither better higher nor better lower, so nothing can be ranked by it")
     return metric, quantity
 
 

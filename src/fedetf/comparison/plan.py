@@ -86,7 +86,7 @@ def plan(
         for row, each, settings in planned
     ]
     if len({run.folder for run in runs}) < len(runs):
-        raise UserError("two runs would have the same folder; their names differ in signs only")
+        raise UserError("two runs would share a folder: their names differ only in punctuation")
     return folder, runs
 
 

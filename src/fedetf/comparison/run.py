@@ -209,7 +209,7 @@ def _known_rival(name: str, runs: Sequence[PlannedRun]) -> str:
             return called
     methods = dict.fromkeys(dict(run.row)["method"] for run in runs)
     choice = ", ".join(method for method in methods if not is_reference(method))
-    raise UserError(f"--against {name} is none of the methods that are compared; choose from {choice}")
+    raise UserError(f"--against {name} is not one of the compared methods; choose from {choice}")
 
 
 class RunsProgress:

@@ -55,7 +55,7 @@ class Frame:
             cells = self.table[column].to_pylist()
         except (ValueError, OverflowError) as error:  # text that is not UTF-8, a time beyond the calendar
             reason = str(error).splitlines()[0]
-            raise UserError(f"{self.where}: the column {column!r} cannot be read ({reason}); mend it") from None
+            raise UserError(f"{self.where}: the column {column!r} cannot be read ({reason}); fix it") from None
         return [None if value != value else value for value in cells]
 
     def check(self, column: str, what: str = "column") -> str:
@@ -83,7 +83,7 @@ class Frame:
             return [None if label is None else class_name(label) for label in labels]
         wrong = [each for each in labels if each is not None and each not in range(len(names))]
         if wrong:
-            raise UserError(f"{self.where} has the label {wrong[0]!r}, but names {len(names)} classes; mend the labels")
+            raise UserError(f"{self.where} has the label {wrong[0]!r}, but names {len(names)} classes; fix the labels")
         return [None if label is None else names[int(label)] for label in labels]
 
     @cached_property
@@ -197,7 +197,7 @@ def read_csv(path: Path) -> Frame:
                 continue  # an empty line
             if len(row) != len(header):
                 why = f"line {reader.line_num} has {len(row)} cells, the header {len(header)}"
-                raise UserError(f"{path}: {why}; mend the line, or put cells with a separator in them in quotes")
+                raise UserError(f"{path}: {why}; fix the line, or put cells with a separator in them in quotes")
             rows.append(row)
             lines.append(reader.line_num)
     except csv.Error as error:
@@ -222,7 +222,7 @@ def _text(path: Path) -> str:
         how = f"convert it: iconv -f latin1 -t utf-8 {path.name} > {path.stem}-utf8.csv"
         raise UserError(f"{path}: line {line} is not UTF-8; save the file as UTF-8, or {how}") from None
     if "\0" in text:
-        raise UserError(f"{path} holds zero bytes, so it is no CSV file; export it again as CSV in UTF-8")
+        raise UserError(f"{path} holds zero bytes, so it is not a CSV file; export it again as CSV in UTF-8")
     return text
 
 
@@ -249,7 +249,7 @@ def _typed(cells: Sequence[str], lines: Sequence[int], name: str, path: Path) ->
     if len(strange) < (1 - MOSTLY) * len(there):
         cell, line = strange[0]
         shown = f"{printable(cell, 40)!r} in the column {name!r}, whose other cells are numbers"
-        raise UserError(f"{path}: line {line}: {shown}; mend it or leave the cell empty")
+        raise UserError(f"{path}: line {line}: {shown}; fix it or leave the cell empty")
     return pyarrow.array([None if is_missing(cell) else cell.strip() for cell in cells], pyarrow.string())
 
 

@@ -100,7 +100,7 @@ def _from_hub(settings: DataSettings, seed: int) -> Dataset:
         raise unknown("dataset", name, registry.names(), "a name in $FEDETF_DATA, a folder, or OWNER/NAME of the hub")
     if name in DATASETS and not DATASETS[name].hub:
         raise UserError(
-            f"dataset {name!r} is on no hub; put it into $FEDETF_DATA/{name}/ as train.parquet or CSV files"
+            f"dataset {name!r} is not on the hub; put it into $FEDETF_DATA/{name}/ as train.parquet or CSV files"
         )
     splits, files = hub_splits(name, DATASETS[name].hub if name in DATASETS else name)
     return cached(files, settings, seed, lambda: from_frames(splits, None, settings, seed))
@@ -188,7 +188,7 @@ def from_frames(splits: Splits, site: str | None, settings: DataSettings, seed: 
         for name in (roles.label, *roles.columns):
             frame.check(name)
         if frame.class_names(roles.label) not in (None, classes):
-            raise UserError(f"{frame.where} names its classes otherwise than 'train'; make the two agree")
+            raise UserError(f"{frame.where} has other class names than 'train'; make them agree")
         y = encode(frame.values(roles.label), frame.where)
         chosen = _balanced_subset(y, limit, seed, split)
         rows = frame if len(chosen) == len(frame) else frame.take(chosen.numpy())

@@ -158,7 +158,7 @@ class _Actor:
 
 
 def _connect(address: str | None, workers: int | None) -> None:
-    """Join the cluster at an address, or start Ray here. Whatever Ray raises meanwhile is the user's to mend."""
+    """Join the cluster at an address, or start Ray here. Whatever Ray raises meanwhile is the user's to fix."""
     here: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
     try:
         _knock(address or "")
@@ -179,7 +179,7 @@ def _complaint(error: Exception, address: str | None) -> str:
     """Ray's error, which may have many lines, in one, and what to do."""
     reason = textwrap.shorten(str(error) or type(error).__name__, 400, placeholder=" …").rstrip(".")
     if address is None:
-        return f"Ray does not start here: {reason}; mend that, or use --engine processes"
+        return f"Ray does not start here: {reason}; fix that, or use --engine processes"
     shown = public_address(address)
     advice = "give engine.address the HOST:PORT of a running cluster, or leave it out to start Ray here"
     if "Version mismatch" in reason:

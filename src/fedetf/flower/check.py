@@ -60,7 +60,7 @@ def _agreed(app: Path) -> tuple[Federate, Settings]:
     try:
         config = read_toml(path, links=True)["tool"]["flwr"]["app"]["config"]
     except (FileNotFoundError, KeyError, TypeError):
-        raise UserError(f"{path} is not there, or not of an app; give the folder that fedetf flower new made") from None
+        raise UserError(f"{path} is missing, or not of an app; give the folder that fedetf flower new made") from None
     federate = Federate.of(config)
     return federate, federate.settings(app / "settings.toml", trust_code=False)
 

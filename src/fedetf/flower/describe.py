@@ -49,7 +49,7 @@ def described(federate: Federate, settings: DataSettings, seen: Sequence[int], g
     told = {client: sums for client, sums in _ask(federate, grid).items() if client in seen}
     if len(told) < federate.min_sites:
         away = printable(", ".join(name for k, name in enumerate(federate.sites) if k not in told))
-        raise RunError(f"{len(told)} sites told of their data, at least {federate.min_sites} are needed; see: {away}")
+        raise RunError(f"{len(told)} sites described their data, at least {federate.min_sites} are needed; see: {away}")
     return fit([told[client] for client in sorted(told)], settings)
 
 

@@ -140,7 +140,7 @@ class FlowerEngine(Engine):
         ]
         names = list(self._grid.push_messages(messages))
         if steps and not names:
-            raise RunError("Flower took none of the messages, its log says why; the model may be too large for it")
+            raise RunError("Flower accepted none of the messages; its log says why; the model may be too large for it")
         return {name: step for name, step in zip(names, steps, strict=True) if name}  # none: its node has just left
 
     def _lost(self, waiting: Mapping[str, Step], nodes: Mapping[int, Node]) -> list[str]:

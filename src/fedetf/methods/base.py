@@ -164,7 +164,7 @@ def check_trainable(method: Method, encoder: nn.Module) -> None:
     """Refuse an encoder of which nothing trains, for methods that train nothing else."""
     if not any(parameter.requires_grad for parameter in encoder.parameters()):
         raise UserError(
-            f"{method.name} trains the encoder only, and of this one nothing can be trained; "
+            f"{method.name} trains only the encoder, and nothing in this one can be trained; "
             "choose an encoder that is not frozen, or a method that trains a head, such as fedavg or fedetf"
         )
 

@@ -30,7 +30,7 @@ class FedDrPlus(OnETF):
         check_trainable(self, encoder)
         if features < max(2, classes - 1):
             raise UserError(
-                f"feddrplus has no projection, so that an ETF of {classes} classes needs features of length "
+                f"feddrplus has no projection, so an ETF of {classes} classes needs features of length "
                 f"{max(2, classes - 1)} or more, and the encoder's have {features}; choose a wider model, or fedetf"
             )
         head = ETFHead(features, classes, seed=derive(seed, "etf"), projection=False, learn_beta=False)

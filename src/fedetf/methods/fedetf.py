@@ -64,7 +64,7 @@ class FedETF(Method):
         super().aggregate(server, uploads)
         if self.learn_beta and server.state["head.beta"] <= 0:
             warnings.warn(
-                f"round {server.round}: the temperature beta is not positive any more, so that the farthest ETF vector "
+                f"round {server.round}: the temperature beta is no longer positive, so the farthest ETF vector "
                 "wins; lower train.lr or set method.learn_beta=false",
                 stacklevel=2,
             )

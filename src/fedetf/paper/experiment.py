@@ -214,7 +214,7 @@ def _check(experiment: Experiment, scale: ScaleName, part: Part, overrides: Mapp
     own |= {key for column in experiment.column for key in column.settings(scale) or {}}
     for key in overrides:
         if key in own:
-            raise UserError(f"{key} is set by the experiment itself; of its parts choose by {', '.join(part.flags)}")
+            raise UserError(f"{key} is set by the experiment itself; choose a part of it with {', '.join(part.flags)}")
     if not experiment.row:
         return  # it has no runs to choose from
     known = {row.settings["method.name"] for row in experiment.row}

@@ -113,7 +113,7 @@ def _looked_at(
     """The settings of each column of an experiment that trains nothing."""
     if part.columns or part.datasets or part.methods or len(part.seeds) > 1:
         raise UserError(
-            "this experiment looks at who holds what only; of the parts it takes --seeds alone, with one seed"
+            "this experiment only shows who holds what; of the flags for a part it takes --seeds, with one seed"
         )
     seed = (*part.seeds, *scale.seeds)[0]
     points = ((column.name, column.settings(scale_name)) for column in experiment.column)

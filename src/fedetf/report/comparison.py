@@ -163,7 +163,10 @@ def _tests(table: Table) -> str:
 
 def _compared(table: Table) -> list[tuple[Line, list[Standing]]]:
     """The lines that are compared with another, and how they stand."""
-    pairs = ((line, [standings[name] for name in JUDGED]) for line, standings in zip(table.lines, table.standings, strict=True))
+    pairs = (
+        (line, [standings[name] for name in JUDGED])
+        for line, standings in zip(table.lines, table.standings, strict=True)
+    )
     return [(line, judged) for line, judged in pairs if any(standing.difference for standing in judged)]
 
 

@@ -83,7 +83,7 @@ class Judging:
         names = {name.lower() for group in groups if not group.reference for name in group.names}
         if groups and self.against is not None and self.against.lower() not in names:
             choice = ", ".join(dict.fromkeys(group.name for group in groups if not group.reference))
-            raise UserError(f"--against {self.against} is none of the methods here; choose from {choice}")
+            raise UserError(f"--against {self.against} is not one of the methods here; choose from {choice}")
         return Judged(groups, quantity, self.against)
 
 

@@ -205,7 +205,7 @@ def mended_by_resume(path: Path) -> Iterator[None]:
     try:
         yield
     except UnfitFile as error:
-        raise UnfitFile(f"{error}; to mend the run, remove it and call: fedetf resume {path.parent}") from None
+        raise UnfitFile(f"{error}; to fix the run, remove it and call: fedetf resume {path.parent}") from None
 
 
 def fitting(kind: type[M], content: Any, where: str) -> M:

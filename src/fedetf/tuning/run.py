@@ -118,7 +118,7 @@ def tune(
     (2, ['fedavg:train.lr'])
     """
     if trials < 1:
-        raise UserError("--trials takes a number from 1 on")
+        raise UserError("--trials must be at least 1")
     overrides = {**from_short(short), **(settings or {})}
     planned = _plan(methods, preset, overrides, None if space is None else Path(space), trial_rounds, trust_code)
     folder = _default_folder(planned) if out is None else Path(out)
@@ -221,7 +221,7 @@ def _plan(
 def _short(settings: Settings, rounds: int | None) -> dict[str, Any]:
     """The settings of a trial that differ from those of a full run."""
     if rounds is not None and rounds < 1:
-        raise UserError("--trial-rounds takes a number from 1 on")
+        raise UserError("--trial-rounds must be at least 1")
     usual = min(settings.train.rounds, max(2 * LAST, math.ceil(settings.train.rounds / SHARE)))
     return {
         "data.validation_fraction": settings.data.validation_fraction or FRACTION,
@@ -277,7 +277,7 @@ def _best(trials: Sequence[Trial]) -> Trial:
     there = [trial for trial in trials if trial.state == "complete"]
     if not there:
         why = next((trial.reason for trial in trials if trial.reason), "none was carried out")
-        raise RunError(f"no trial came to its end ({why}); give --space FILE.toml with other ranges")
+        raise RunError(f"no trial finished ({why}); give --space FILE.toml with other ranges")
     return max(there, key=lambda trial: (trial.validation or 0.0, -trial.number))
 
 

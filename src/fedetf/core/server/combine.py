@@ -41,7 +41,7 @@ def median(models: Models) -> State:
 def trimmed_mean(models: Models, faulty: int) -> State:
     """Per coordinate without the b largest and the b smallest (Yin et al. 2018)."""
     if 2 * faulty >= len(models):
-        raise RunError(f"{len(models)} updates cannot lose their {faulty} largest and smallest; lower server.faulty")
+        raise RunError(f"trimming {faulty} at each end leaves nothing of {len(models)} updates; lower server.faulty")
     return _by_coordinate(models, lambda values: values.sort(dim=0).values[faulty : len(models) - faulty].mean(dim=0))
 
 
@@ -57,7 +57,7 @@ def krum(models: Models, parameters: Sequence[str], faulty: int, chosen: int | N
     near = n - faulty - 2
     if near < 1:
         raise RunError(
-            f"Krum has {n} updates, and needs {faulty + 3} against {faulty} faulty ones; lower server.faulty"
+            f"Krum needs {faulty + 3} updates to tolerate {faulty} faulty ones and got {n}; lower server.faulty"
         )
     others = squared_distances(models, parameters).sort(dim=1).values[:, 1 : near + 1]  # the first is the model itself
     order = others.sum(dim=1).sort(stable=True).indices.tolist()

@@ -150,7 +150,7 @@ def resampled(recording: NDArray[np.float32], rate: float, to: float) -> NDArray
 
     # A header may say anything, and memory follows from it.
     if rate <= 0 or to / rate < 1 / MOST_RATIO or recording.size * to / rate > MOST_STEPS:
-        raise UserError(f"a recording with {rate:g} steps a second cannot be brought to {to:g}; mend its rate")
+        raise UserError(f"a recording with {rate:g} steps a second cannot be brought to {to:g}; fix its rate")
     ratio = Fraction(to / rate).limit_denominator(1000)
     if ratio == 1:
         return recording
@@ -172,9 +172,9 @@ def _recording(value: Any, where: str) -> NDArray[np.float32]:
     try:
         numbers = np.asarray(value, dtype=np.float32)
     except (TypeError, ValueError):
-        raise UserError(f"{where}: the signal is no list of numbers, or its rows differ in length; mend it") from None
+        raise UserError(f"{where}: the signal is no list of numbers, or its rows differ in length; fix it") from None
     if numbers.ndim not in (1, 2) or not numbers.size:
-        raise UserError(f"{where}: the signal is empty, or no list of numbers or of rows of numbers; mend it")
+        raise UserError(f"{where}: the signal is empty, or no list of numbers or of rows of numbers; fix it")
     if not np.isfinite(numbers).all():
         raise UserError(f"{where}: the signal holds missing or infinite values; fill them in")
     return numbers[None] if numbers.ndim == 1 else numbers.T

@@ -156,7 +156,7 @@ def waveform(value: Any, where: str) -> tuple[float, NDArray[np.float32]]:
         rate, samples = wavfile.read(io.BytesIO(content))
     except Exception as error:  # whatever a damaged file does to its reader
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{where}: this is no WAV file that can be read ({reason}); convert it to WAV") from None
+        raise UserError(f"{where}: not a readable WAV file ({reason}); convert it to WAV") from None
     if not samples.size:
         raise UserError(f"{where}: the sound is empty; remove the row")
     if samples.dtype == np.uint8:

@@ -57,7 +57,7 @@ class Column(Record):
         parsed = number(value) if isinstance(value, str) else float(value) if isinstance(value, SupportsFloat) else None
         if parsed is None or not math.isfinite(parsed):
             shown = printable(str(value), 40)
-            raise UserError(f"{where}: {shown!r} in the column {self.name!r} is no number; mend it or leave it empty")
+            raise UserError(f"{where}: {shown!r} in the column {self.name!r} is not a number; fix it or leave it empty")
         return parsed
 
 
@@ -200,7 +200,7 @@ def _found(frame: Frame, name: str, as_categories: bool) -> Column:
     if content in ("number", "classes") and not as_categories:
         return Column(name=name)
     if content not in ("words", "number", "classes"):
-        raise UserError(f"{frame.where}: the column {name!r} is none of a table; --set data.leave_out={name}")
+        raise UserError(f"{frame.where}: the column {name!r} is not for tables; --set data.leave_out={name}")
     words = sorted({class_name(value) for value in frame.values(name) if value is not None})
     if len(words) > MOST_CATEGORIES or (words and len(max(words, key=len)) > 1_000):
         raise UserError(

@@ -215,7 +215,7 @@ def _check_takes(name: str, shape: tuple[int, ...], kind: str) -> None:
         fit = ", ".join(map(repr, models_for(kind)))
         raise UserError(f"{name} takes {' and '.join(takes)} data, not {kind} data: use the model {fit}")
     if takes == ("image",) and min(shape[1:]) < MIN_SIZE:
-        raise UserError(f"{name} takes images from {MIN_SIZE}x{MIN_SIZE} pixels on, not {shape[1]}x{shape[2]}")
+        raise UserError(f"{name} takes images of at least {MIN_SIZE}x{MIN_SIZE} pixels, not {shape[1]}x{shape[2]}")
 
 
 def _checked(plugin: Any, name: str) -> Factory:

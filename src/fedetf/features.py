@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from fedetf.core.state import State
 from fedetf.core.threads import cpu_threads
 from fedetf.data.samples import Dataset, Samples
+from fedetf.engines.forkserver import cores
 from fedetf.engines.job import Job, placed, preparation
-from fedetf.engines.placement import cores, find_devices
+from fedetf.engines.placement import find_devices
 from fedetf.nn.heads import Net
 from fedetf.settings import Settings
 

@@ -24,9 +24,9 @@ from fedetf.bench.startup import start_up
 from fedetf.bench.workload import training_job
 from fedetf.core.state import State, WeightedMean
 from fedetf.engines.base import Engine
+from fedetf.engines.forkserver import cores
 from fedetf.engines.job import Job
 from fedetf.engines.make import make_engine
-from fedetf.engines.placement import cores
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Step, Trained
 from fedetf.engines.worker import Worker

@@ -209,9 +209,9 @@ def chosen_settings(options: argparse.Namespace) -> "Settings":
 
 def start_workers_early(engine: str | None) -> None:
     """Let the process that makes workers import torch while this one does the same; call it before that begins."""
-    if engine in (None, "auto", "processes"):
-        from fedetf.engines.forkserver import fork_server
+    from fedetf.engines.forkserver import cores, fork_server
 
+    if engine == "processes" or (engine in (None, "auto") and cores() > 1):
         fork_server()
 
 

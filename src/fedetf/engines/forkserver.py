@@ -70,6 +70,11 @@ class ForkServer:
         self._process.wait()
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 _running: ForkServer | None = None
 
 

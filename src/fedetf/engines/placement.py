@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fedetf.config import complete
+from fedetf.engines.forkserver import cores
 from fedetf.errors import UserError, need
 from fedetf.settings import EngineSettings
 
@@ -59,11 +60,6 @@ def _check_ray(settings: EngineSettings, devices: tuple[torch.device, ...]) -> N
         complete(settings.address, "engine.address")
     if len(devices) > 1 or devices[0].index is not None:
         raise UserError(f"Ray itself deals out the GPUs of a cluster; use --device cuda, not {settings.device}")
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def find_devices(names: str) -> tuple[torch.device, ...]:

@@ -107,7 +107,6 @@ def run_block(block: Block, names: dict[str, Any]) -> str:
 def test_blocks(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedetf.engines.forkserver.fork_server", lambda: None)  # one core: nobody would use it
     names: dict[str, Any] = {"__name__": "docs"}
     printed = ""
     for block in blocks(page):
@@ -132,6 +131,18 @@ def test_every_block_is_of_a_known_kind_or_says_why_it_does_not_run() -> None:
     )  # pytest -rP shows it
     code = [b for b in found if b.kind == "python" or b.kind in SHELL]
     assert len(not_run) < len(code) / 2, "most of the documentation has to run"
+
+
+def test_the_architecture_page_and_its_picture_show_every_room() -> None:
+    house = [path for path in (ROOT / "src/fedetf").iterdir() if not path.name.startswith(("_", "py."))]
+    page, picture = (
+        set(re.findall(r"\w+", (ROOT / "docs" / name).read_text("utf-8")))
+        for name in ("architecture.md", "images/architecture.svg")
+    )
+    assert {path.stem for path in house} - page == set()
+    rooms = {path.name for path in house if (path / "__init__.py").is_file()}
+    assert len(rooms) > 15
+    assert rooms - picture == set()
 
 
 # --- the method pages -------------------------------------------------------------------------------------------------

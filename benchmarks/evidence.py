@@ -1,6 +1,6 @@
 """The queue of machine hours behind docs/results.md.
 
-    python benchmarks/evidence.py run     go through the list, all cores, at the lowest priority
+    python benchmarks/evidence.py run     go through the list, all cores, at the lowest priority (--nice)
     python benchmarks/evidence.py status  what is done, and how long the rest takes
     python benchmarks/evidence.py keep    copy the small files of every run to benchmarks/results, and of an
                                           unfinished one what it goes on from, on another machine if need be
@@ -103,7 +103,7 @@ def planned(words: list[str]) -> Iterator[PlannedRun]:
 # --- the three commands -----------------------------------------------------------------------------------------------
 
 
-def run(commands: list[Command], out: Path, results: Path) -> int:
+def run(commands: list[Command], out: Path, results: Path, nice: int) -> int:
     """Run what is missing, in order; a command that fails is tried again by the next call."""
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -113,7 +113,7 @@ def run(commands: list[Command], out: Path, results: Path) -> int:
         return 2
     failed = 0
     with lock:
-        os.nice(19)
+        os.nice(nice)
         restore(commands, out, results)
         for number, command in enumerate(commands, start=1):
             if command.done(out) == len(command.runs):
@@ -139,7 +139,8 @@ def attend(command: Command, out: Path) -> int:
             if measuring != paused:
                 tell(child.pid, signal.SIGSTOP if measuring else signal.SIGCONT)
                 paused = measuring
-            time.sleep(1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=1)
     return child.returncode
 
 
@@ -250,11 +251,14 @@ def main() -> int:
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("runs/evidence"), help="where the runs go")
     kept = HERE / "results"
     parser.add_argument("--results", metavar="DIR", type=Path, default=kept, help="where small files of runs are kept")
+    parser.add_argument("--nice", metavar="N", type=int, default=19, help="how far it stands back; 19: behind all else")
     options = parser.parse_args()
     commands = read_commands(options.list)
     if options.what == "status":
         return status(commands, options.out)
-    return {"run": run, "keep": keep}[options.what](commands, options.out, options.results)
+    if options.what == "keep":
+        return keep(commands, options.out, options.results)
+    return run(commands, options.out, options.results, options.nice)
 
 
 if __name__ == "__main__":

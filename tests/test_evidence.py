@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 from filelock import FileLock
 from fuzz import fingerprint
+from processes import in_child
 
 from fedetf import compare
 from fedetf.bench import LOCK
@@ -22,8 +23,8 @@ from fedetf.core.state import load_state
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks/evidence.py"
 LIST = """# a comment
-fedetf reproduce table5 --methods fedavg --seeds 8,9 --out smoke   # two of four runs are those of the next line
-fedetf reproduce table1 --methods fedavg,ditto --columns "CIFAR-10, α = 0.1" --seeds 8 --out smoke
+fedetf reproduce table5 --methods fedavg --seeds 8,9 --engine serial --out smoke   # two of its runs are the next line's
+fedetf reproduce table1 --methods fedavg,ditto --columns "CIFAR-10, α = 0.1" --seeds 8 --engine serial --out smoke
 
 fedetf compare --no-references --methods fedprox --seeds 7,8 --clients 3 --rounds 3 --epochs 1 --set data.limit=200 \
   --out compared
@@ -57,13 +58,19 @@ def first_child(pid: int) -> int:
     return int(started.read_text().split()[0])
 
 
-def queue(what: str, home: Path, commands: str = LIST, kept: Path | None = None) -> subprocess.Popen:
+def arguments(what: str, home: Path, commands: str = LIST, kept: Path | None = None) -> list[str]:
+    """Of the queue's command line, with a list of its own."""
     home.mkdir(exist_ok=True)
     (home / "list.txt").write_text(commands, "utf-8")
     places = {"--list": home / "list.txt", "--out": home / "runs", "--results": kept or home / "kept"}
-    command = [sys.executable, str(SCRIPT), what, *(str(word) for pair in places.items() for word in pair)]
+    return [what, "--nice", "0", *(str(word) for pair in places.items() for word in pair)]
+
+
+def queue(home: Path, commands: str = LIST) -> subprocess.Popen:
+    """The queue as one calls it."""
+    command = [sys.executable, str(SCRIPT), *arguments("run", home, commands)]
     alone = {**os.environ, "TMPDIR": str(home)}  # another benchmark of this machine is none of its business
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=alone)
 
 
 def script() -> ModuleType:
@@ -76,10 +83,22 @@ def script() -> ModuleType:
     return evidence
 
 
-def ended(process: subprocess.Popen) -> int:
-    """Wait for it; its status."""
-    process.communicate()
-    return process.returncode
+def call(*given: str) -> None:
+    """The queue in this process."""
+    evidence, home = script(), Path(given[given.index("--list") + 1]).parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evidence, "LOCK", home / LOCK.name)
+        patch.setattr(sys, "argv", [str(SCRIPT), *given])
+        assert evidence.main() == 0
+
+
+def in_fork(*given: str, then: Callable[[int], object] = bool) -> int:
+    """The queue in a fork of this process, which has imported all it needs; the status it ends with."""
+    return in_child(lambda: call(*given), then)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
 
 
 def results(home: Path) -> dict[str, object]:
@@ -97,45 +116,49 @@ def results(home: Path) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("evidence") / "whole"
-    assert ended(queue("run", home)) == 0
+    assert in_fork(*arguments("run", home)) == 0
     return home
 
 
 @in_one_worker
 def test_killed_ten_times_it_comes_to_the_same(whole: Path, tmp_path: Path) -> None:
     rng, home = random.Random(19), tmp_path / "broken"
+
+    def kill_soon(pid: int) -> None:
+        time.sleep(rng.uniform(0.2, 5))
+        kill(pid)
+
     for _ in range(10):
-        process = queue("run", home)
-        time.sleep(rng.uniform(0.5, 8))
-        process.send_signal(signal.SIGKILL)
-        ended(process)
-    assert ended(queue("run", home)) == 0
+        assert in_fork(*arguments("run", home), then=kill_soon) in (0, signal.SIGKILL)
+    assert in_fork(*arguments("run", home)) == 0
     assert len(results(whole)) == 2 * 7
     assert results(home) == results(whole)
 
 
 def test_its_command_ends_with_it(tmp_path: Path) -> None:
-    process = queue("run", tmp_path / "home")
+    process = queue(tmp_path / "home")
     if not Path("/proc/self/stat").exists():
         process.kill()
-        ended(process)
+        process.wait()
         pytest.skip("children are found in /proc")
     child = first_child(process.pid)
     process.kill()
-    ended(process)
+    process.wait()
     wait_for(lambda: not Path(f"/proc/{child}").exists())
 
 
 @in_one_worker
-def test_what_is_done_and_what_is_left(whole: Path) -> None:
-    said = queue("status", whole).communicate()[0]
+def test_what_is_done_and_what_is_left(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call(*arguments("status", whole))
+    said = capsys.readouterr().out
     assert [line.split(";")[0].split("  ")[0] for line in said.splitlines()[:3]] == [
         "4 of 4 runs",
         "2 of 2 runs",
         "2 of 2 runs",
     ]
     before = fingerprint(whole / "runs")
-    assert queue("run", whole).communicate()[0] == ""  # there is nothing to do
+    call(*arguments("run", whole))
+    assert capsys.readouterr().out == ""  # there is nothing to do
     assert fingerprint(whole / "runs").keys() == before.keys()
 
 
@@ -143,10 +166,10 @@ def test_a_benchmark_stops_it_meanwhile(tmp_path: Path) -> None:
     def state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
-    process = queue("run", tmp_path / "home", LONG)
+    process = queue(tmp_path / "home", LONG)
     if not Path("/proc/self/stat").exists():
         process.kill()
-        ended(process)
+        process.wait()
         pytest.skip("the state of a process is found in /proc")
     child = first_child(process.pid)
     server = first_child(child)
@@ -154,7 +177,7 @@ def test_a_benchmark_stops_it_meanwhile(tmp_path: Path) -> None:
         wait_for(lambda: state(child) == state(server) == "T")
     wait_for(lambda: "T" not in state(child) + state(server))
     process.kill()
-    ended(process)
+    process.wait()
 
 
 @in_one_worker
@@ -181,11 +204,13 @@ def test_small_files_are_kept_and_spare_a_new_machine_the_work(whole: Path, tmp_
 
 def test_a_run_that_is_not_finished_goes_on_elsewhere_to_the_same_bits(tmp_path: Path) -> None:
     kept, first, second, whole = (tmp_path / name for name in ("kept", "first", "second", "whole"))
-    process = queue("run", first, ONE, kept)
     begun = first / "runs/one/feddyn-s7"
-    wait_for(lambda: (begun / "checkpoints/round-00002.safetensors").exists())
-    process.kill()
-    ended(process)
+
+    def kill_after_two_rounds(pid: int) -> None:
+        wait_for(lambda: (begun / "checkpoints/round-00002.safetensors").exists())
+        kill(pid)
+
+    assert in_fork(*arguments("run", first, ONE, kept), then=kill_after_two_rounds) == signal.SIGKILL
     commands = script().read_commands(first / "list.txt")
     script().keep(commands, first / "runs", kept)
     assert not (kept / "one/feddyn-s7/result.json").exists()
@@ -194,7 +219,7 @@ def test_a_run_that_is_not_finished_goes_on_elsewhere_to_the_same_bits(tmp_path:
     assert at is not None, files
     assert files[1:] == [f"one/feddyn-s7/unfinished/clients/{k}-{at[1]}.safetensors" for k in range(3)]
 
-    assert ended(queue("run", second, ONE, kept)) == 0
+    assert in_fork(*arguments("run", second, ONE, kept)) == 0
     few = {"data.limit": 200, "engine.name": "serial"}
     compare(["feddyn"], [7], references=False, clients=3, rounds=8, epochs=1, settings=few, out=whole / "runs/one")
     assert len(results(whole)) == 2

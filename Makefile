@@ -20,7 +20,8 @@ demo: $(VENV)/core
 
 setup: $(VENV)/dev
 
-test: setup lint docs
+test: setup
+	$(MAKE) --jobs 2 --output-sync lint docs
 	$(PYTEST) --durations 30
 
 # Strangers' settings, command lines, files and messages: 10,000 new examples of each test, hours on two cores.

@@ -4,7 +4,9 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,31 +16,38 @@ import pytest
 import torch
 from PIL import Image
 
-import fedetf.data.load
+from fedetf.data import Dataset
+from fedetf.data.load import _LOADERS
+from fedetf.engines.forkserver import cores
+from fedetf.settings import DataSettings
 
 torch.set_num_threads(1)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are cores: some tests wait, for a network or for a process that they have killed."""
+    return cores() + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What may take longer than others begins first, so that no worker is left alone with it at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+    """What takes longer than others begins first, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("timeout", "slow")])
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _digits_once() -> Iterator[None]:
-    """The digits become a tensor once in a process, not for each of a thousand runs, where it is most of the work."""
-    stack = fedetf.data.load.stack_images
-    digits: dict[int | None, torch.Tensor] = {}
+    """The digits are read once in a process, not for each of a thousand runs, where it is much of the work."""
+    read, kept = _LOADERS["digits"], {}
 
-    def stacked(pictures: Sequence, size: int | None, where: str) -> torch.Tensor:
-        if where != "digits":
-            return stack(pictures, size, where)
-        if size not in digits:
-            digits[size] = stack(pictures, size, where)
-        return digits[size].clone()
+    def digits(settings: DataSettings, seed: int) -> Dataset:
+        if settings.size not in kept:
+            kept[settings.size] = read(settings, seed)
+        dataset = kept[settings.size]
+        train, test = (replace(part, x=part.x.clone(), y=part.y.clone()) for part in (dataset.train, dataset.test))
+        return replace(dataset, train=train, test=test)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fedetf.data.load, "stack_images", stacked)
+        patch.setitem(_LOADERS, "digits", digits)
         yield
 
 
@@ -58,7 +67,20 @@ def _same_numbers() -> None:
 @pytest.fixture(autouse=True)
 def _one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one core the engine is the serial one, unless a test says otherwise: most look into it."""
-    monkeypatch.setattr("fedetf.engines.placement.cores", lambda: 1)
+    for module in ("placement", "forkserver"):
+        monkeypatch.setattr(f"fedetf.engines.{module}.cores", lambda: 1)
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """What is started here has one core, and so the serial engine: nothing imports torch a second time for workers."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    all_cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {random.choice(sorted(all_cores))})
+    yield
+    os.sched_setaffinity(0, all_cores)
 
 
 def png(pixels: np.ndarray) -> bytes:

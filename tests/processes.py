@@ -1,9 +1,18 @@
 """Who started whom. A test signals only what it has started itself: it finds it from there, never by name."""
 
+import multiprocessing
 import os
+import signal
 import subprocess
+import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedetf.cli import main
+from fedetf.engines import forkserver
 
 
 def children(pid: int) -> list[int]:
@@ -32,3 +41,48 @@ def in_child(work: Callable[[], object], then: Callable[[int], object] = bool) -
             os._exit(status)
     then(pid)
     return os.waitpid(pid, 0)[1]
+
+
+class Forked:
+    """``fedetf …`` in a fork of this process, which need not import torch once more; it is used like a ``Popen``."""
+
+    def __init__(self, *arguments: str, before: Callable[[], object] = bool):
+        self._said, path = tempfile.mkstemp()
+        Path(path).unlink()
+        self._process = multiprocessing.get_context("fork").Process(target=self._work, args=(arguments, before))
+        self._process.start()
+        self.pid = self._process.pid
+
+    def _work(self, arguments: Sequence[str], before: Callable[[], object]) -> None:
+        os.dup2(self._said, 2)
+        sys.stderr, sys.stdout = os.fdopen(2, "w"), os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background is told to ignore it
+        forkserver._running = None  # that of the tests
+        warnings.resetwarnings()  # which are errors in tests
+        before()
+        status = main(list(arguments))
+        sys.stderr.flush()
+        os._exit(status)
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        assert self.returncode is not None, "it goes on"
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[None, str]:
+        """Nothing, and what it said to standard error."""
+        self.wait(timeout)
+        return None, os.pread(self._said, 2**20, 0).decode()

@@ -1,6 +1,5 @@
 """Real sites for tests: a new app folder, and a grid that carries Flower's messages within one process."""
 
-import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
@@ -21,7 +20,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedetf.api import prepare
 from fedetf.config import resolve
 from fedetf.core.state import load_state, save_state
-from fedetf.data import load
 from fedetf.federation import Federation
 from fedetf.flower.new import new_app
 
@@ -141,15 +139,10 @@ def assert_same_model(a: Path, b: Path) -> None:
     assert all(torch.equal(tensor, right[name]) for name, tensor in left.items())
 
 
-DIGITS = functools.cache(load._digits)
-
-
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pauses, and the digits are read once: every step of a site reads its data, as in a process of its own."""
     monkeypatch.setattr("fedetf.flower.engine.PAUSE", 0.0)
     monkeypatch.setattr("fedetf.flower.describe.PAUSE", 0.0)
-    monkeypatch.setattr(load, "_digits", DIGITS)
 
 
 def quick(tmp_path: Path, method: str = "feddyn", rounds: int = 2, **config: object) -> Wire:

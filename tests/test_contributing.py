@@ -24,7 +24,7 @@ def copy(tmp_path: Path) -> Path:
     """The project, with its commands where `make setup` puts them."""
     folder = tmp_path / "project"
     for name in ("src", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.egg-info"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     for name in ("fedetf", "pytest"):
         program = folder / ".venv" / "bin" / name
@@ -39,7 +39,7 @@ def test_there_is_a_section_for_each_kind() -> None:
 
 
 @pytest.mark.parametrize("kind", STEPS)
-def test_steps(kind: str, copy: Path, tmp_path: Path, write_parquet) -> None:
+def test_steps(kind: str, copy: Path, tmp_path: Path, write_parquet, one_core: None) -> None:
     for split, n in (("train", 60), ("test", 20)):
         write_parquet(f"data/mine/{split}.parquet", images(n), list(np.arange(n) % 10))
     here = {**os.environ, "PYTHONPATH": str(copy / "src"), "FEDETF_DATA": str(tmp_path / "data")}

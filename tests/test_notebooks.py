@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.filterwarnings("default")  # of Jupyter about itself
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_core: None) -> None:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))  # nobody's own start-up files
     book = nbformat.read(path, 4)
     nbformat.validate(book)

@@ -138,10 +138,10 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-def command(site: Path, *words: str) -> str:
-    """``fedetf …`` in a process that finds the package; what it prints."""
+def python(site: Path, *words: str) -> str:
+    """``python …`` in a process that finds the package; what it prints."""
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    whole, environment = [sys.executable, "-m", "fedetf", *words], {**os.environ, "PYTHONPATH": path}
+    whole, environment = [sys.executable, *words], {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(whole, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -149,8 +149,13 @@ def command(site: Path, *words: str) -> str:
 
 @pytest.mark.slow
 def test_everything_of_a_package_is_listed(site: Path) -> None:
-    for what, (_, name, _, description) in BRINGS.items():
-        rows = {row["name"]: row for row in json.loads(command(site, "list", what, "--json"))}
+    code = (
+        "import sys\nfrom fedetf.cli import main\nfor what in sys.argv[1:]: assert main(['list', what, '--json']) == 0"
+    )
+    rest, decoder = python(site, "-c", code, *BRINGS), json.JSONDecoder()
+    for _, name, _, description in BRINGS.values():
+        listed, end = decoder.raw_decode(rest)
+        rest, rows = rest[end:].lstrip(), {row["name"]: row for row in listed}
         assert rows[name]["package"] == "one-of-each"
         assert rows[name]["description"] == description
         assert rows[name]["error"] is None
@@ -163,7 +168,7 @@ def test_everything_of_a_package_is_listed(site: Path) -> None:
 def test_everything_of_a_package_is_used_on_worker_processes_too(site: Path, tmp_path: Path) -> None:
     engines = {"serial": ["--engine", "serial"], "processes": ["--engine", "processes", "--workers", "2"]}
     for engine, flags in engines.items():
-        command(site, "run", *USED, *SMALL, *flags, "--out", str(tmp_path / engine))
+        python(site, "-m", "fedetf", "run", *USED, *SMALL, *flags, "--out", str(tmp_path / engine))
     folder = tmp_path / "processes"
     assert resolve(str(folder / "config.toml")).method.model_dump() == {"name": "unbiased", "strength": 2.0}
     tensors = load_file(folder / "model.safetensors")
@@ -175,7 +180,7 @@ def test_everything_of_a_package_is_used_on_worker_processes_too(site: Path, tmp
     assert dealt == [list(range(30)), list(range(30, 60)), list(range(60, 90))]
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "serial" / "model.safetensors").read_bytes()
     config = str(tmp_path / "serial" / "config.toml")  # no consent is needed: the package was installed
-    command(site, "run", config, "--engine", "serial", "--out", str(tmp_path / "again"))
+    python(site, "-m", "fedetf", "run", config, "--engine", "serial", "--out", str(tmp_path / "again"))
     assert (tmp_path / "again" / "result.json").is_file()
 
 

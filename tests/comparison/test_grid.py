@@ -3,15 +3,13 @@
 import csv
 import json
 import os
-import signal
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from made_runs import make_run
+from processes import Forked
 
 import fedetf
 from fedetf import UserError
@@ -201,11 +199,12 @@ def test_a_folder_with_other_runs_is_left_alone() -> None:
 
 def test_killed_half_way_and_called_again(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "--methods", "fedavg,ditto", "--seeds", "7,8", *SMALL]
-    with subprocess.Popen([sys.executable, "-m", "fedetf", *command, "--out", "grid"], env=os.environ) as run:
-        deadline = time.monotonic() + 120
-        while not Path("grid/fedavg-s8/result.json").is_file() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        run.send_signal(signal.SIGKILL)
+    run = Forked(*command, "--out", "grid")
+    deadline = time.monotonic() + 120
+    while not Path("grid/fedavg-s8/result.json").is_file() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    run.kill()
+    run.wait()
     done = {path: path.stat().st_mtime_ns for path in Path("grid").glob("*/result.json")}
     assert 2 <= len(done) < 4
     assert main([*command, "--out", "grid"]) == 0

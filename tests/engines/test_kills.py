@@ -6,13 +6,11 @@ FEDETF_KILLS says how many kills there are; an ordinary run of the tests makes d
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from processes import children
+from processes import Forked, children
 from same import assert_same_run
 
 from fedetf.cli import main
@@ -45,16 +43,10 @@ def victim(main: int, who: str, rng: random.Random) -> int | None:
     return rng.choice(found) if found else None
 
 
-def start(*arguments: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedetf", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-
-
-def go_on(folder: Path, method: str) -> subprocess.Popen:
+def go_on(folder: Path, method: str) -> Forked:
     if (folder / "config.toml").is_file():
-        return start("resume", str(folder))
-    return start("run", "--method", method, *FLAGS, "--out", str(folder))
+        return Forked("resume", str(folder))
+    return Forked("run", "--method", method, *FLAGS, "--out", str(folder))
 
 
 def killed_until_done(folder: Path, method: str, kills: int, rng: random.Random) -> int:

@@ -5,15 +5,13 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from processes import children, command, in_child
+from processes import Forked, children, command, in_child
 from rich.console import Console
 from same import assert_same_run
 
@@ -149,10 +147,6 @@ def _die_at_write(n: int, folder: Path, options: dict) -> None:
 FLAGS = "--method feddyn --clients 4 --rounds 6 --epochs 2 --engine processes --workers 2 --set data.limit=300"
 
 
-def start(*arguments: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-m", "fedetf", *arguments], stderr=subprocess.PIPE, text=True)
-
-
 def wait_for(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 120
     while not condition():
@@ -170,7 +164,7 @@ def workers(main: int) -> list[int]:
 def test_killed_with_worker_processes(tmp_path: Path) -> None:
     fedetf.run(method="feddyn", clients=4, rounds=6, epochs=2, settings={"data.limit": 300}, out=tmp_path / "whole")
     broken = tmp_path / "broken"
-    process = start("run", *FLAGS.split(), "--out", str(broken))
+    process = Forked("run", *FLAGS.split(), "--out", str(broken))
     for checkpoint in ("round-00001", "round-00004"):
         wait_for(lambda name=checkpoint: (broken / f"checkpoints/{name}.safetensors").exists())
         started = workers(process.pid)
@@ -178,7 +172,7 @@ def test_killed_with_worker_processes(tmp_path: Path) -> None:
         process.kill()
         process.communicate()
         wait_for(lambda pids=started: not any("serve_forks" in command(pid) for pid in pids))  # nothing is left running
-        process = start("resume", str(broken))
+        process = Forked("resume", str(broken))
     assert process.communicate()[1].count("round ") <= 3
     assert process.returncode == 0
     assert_same_run(tmp_path / "whole", broken)
@@ -188,7 +182,7 @@ def test_killed_with_worker_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_says_how_to_go_on(tmp_path: Path, number: int) -> None:
     folder = tmp_path / "run"
-    process = start("run", *FLAGS.split(), "--rounds", "500", "--out", str(folder))
+    process = Forked("run", *FLAGS.split(), "--rounds", "500", "--out", str(folder))
     wait_for(lambda: (folder / "checkpoints/round-00001.safetensors").exists())
     process.send_signal(number)
     error = process.communicate()[1]

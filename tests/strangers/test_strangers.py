@@ -16,6 +16,7 @@ import pytest
 import torch
 from fuzz import call, untouched
 from PIL import Image
+from processes import Forked
 
 import fedetf
 from fedetf.core.state import load_checked, save_state
@@ -334,17 +335,6 @@ def test_what_a_client_kept_is_of_another_shape(stopped: Path) -> None:
 # --- 6: what the system refuses ---------------------------------------------------------------------------------------
 
 
-def command(*arguments: str, **options: object) -> subprocess.Popen:
-    """A command in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedetf", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
 FLAGS = [
     "--method",
     "fedavg",
@@ -371,7 +361,7 @@ def wait_for_rounds(run: Path) -> None:
         time.sleep(0.05)
 
 
-def one_error(process: subprocess.Popen) -> str:
+def one_error(process: Forked | subprocess.Popen) -> str:
     """What it said in the end, which is one line of an error."""
     said = process.communicate(timeout=300)[1]
     assert "Traceback" not in said
@@ -396,7 +386,7 @@ def test_a_full_disk_costs_one_line_and_the_run_goes_on(small_disk: Path) -> Non
     run = small_disk / "run"
     filler = small_disk / "filler"
     filler.write_bytes(b"0" * 700_000)
-    process = command("run", *FLAGS, "--out", str(run))
+    process = Forked("run", *FLAGS, "--out", str(run))
     said = one_error(process)
     assert process.returncode == 1
     assert f"No space left on device; free some space, and go on with: fedetf resume {run}" in said
@@ -411,7 +401,7 @@ def test_a_full_disk_costs_one_line_and_the_run_goes_on(small_disk: Path) -> Non
 def test_an_export_to_a_full_disk(small_disk: Path, finished: Path, ending: str) -> None:
     """In a process of its own: PyTorch's writer ended it by a signal."""
     (small_disk / "filling").write_bytes(bytes(1000 * 1024))
-    process = command("export", str(finished), "--to", str(small_disk / f"model.{ending}"))
+    process = Forked("export", str(finished), "--to", str(small_disk / f"model.{ending}"))
     said = one_error(process)
     assert process.returncode == 1
     assert "No space left on device" in said
@@ -482,7 +472,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
 
-    process = command("run", *FLAGS, "--out", str(tmp_path / "run"), preexec_fn=limited)
+    process = Forked("run", *FLAGS, "--out", str(tmp_path / "run"), before=limited)
     assert "File too large; raise the limit" in one_error(process)
     assert process.returncode == 1
 
@@ -493,8 +483,9 @@ def test_little_memory(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (900 * 2**20, 900 * 2**20))
 
     flags = ["--method", "fedavg", "--model", "wrn56_4", "--engine", "serial", "--set", "data.size=64"]
-    process = command(
-        "run", *flags, "--set", "train.batch_size=512", "--out", str(tmp_path / "run"), preexec_fn=limited
+    words = ["run", *flags, "--set", "train.batch_size=512", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedetf", *words], stderr=subprocess.PIPE, text=True, preexec_fn=limited
     )
     assert "there is not enough memory" in one_error(process)
     assert process.returncode == 1
@@ -517,7 +508,7 @@ def test_a_full_standard_output() -> None:
 @pytest.mark.slow
 def test_a_run_folder_that_is_removed_meanwhile(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = command("run", *FLAGS[:-4], "--rounds", "4000", *FLAGS[-4:], "--out", str(run))
+    process = Forked("run", *FLAGS[:-4], "--rounds", "4000", *FLAGS[-4:], "--out", str(run))
     wait_for_rounds(run)
     run.rename(tmp_path / "elsewhere")
     said = one_error(process)
@@ -532,7 +523,7 @@ def test_a_terminal_that_is_gone(tmp_path: Path) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
 
     run = tmp_path / "run"
-    process = command("run", *FLAGS, "--set", "train.rounds=4000", "--out", str(run), preexec_fn=listening)
+    process = Forked("run", *FLAGS, "--set", "train.rounds=4000", "--out", str(run), before=listening)
     wait_for_rounds(run)
     process.send_signal(signal.SIGHUP)
     said = process.communicate(timeout=120)[1]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from fedetf import interruption
 from fedetf.core.forms import Sizes
 from fedetf.core.server.privacy import epsilon
 from fedetf.core.soundness import defect
@@ -200,6 +201,7 @@ class Federation:
             return
         clients = [client for client in range(len(self.job.partition)) if client not in self.personals]
         for personal in self.engine.personalise(clients, self._received(), len(self.records)):
+            interruption.check()
             self.personals[personal.client] = replace(personal, state={})
             for listener in self.listeners:
                 listener.personal_done(personal)
@@ -294,6 +296,7 @@ class Federation:
         down = self._travelling(received)
         verdict = Verdict(self.method, self.server.state, self.sizes, self.job.settings.update.max_ratio)
         for result in trained:
+            interruption.check()
             if isinstance(result, Missing):
                 (record.refused if result.refused else record.missing)[result.client] = result.why
                 continue

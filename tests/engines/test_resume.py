@@ -186,7 +186,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, number: int) -> None:
     wait_for(lambda: (folder / "checkpoints/round-00001.safetensors").exists())
     process.send_signal(number)
     error = process.communicate()[1]
-    assert process.returncode == 130
+    assert process.returncode == 130, error
     assert error.splitlines()[-1] == f"interrupted; what was done is saved; go on with: fedetf resume {folder}"
     assert "Traceback" not in error
     assert (folder / "rounds.jsonl").read_text().endswith("\n")

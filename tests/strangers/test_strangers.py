@@ -542,7 +542,7 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
 
 def test_a_second_signal_does_not_disturb_the_end() -> None:
     program = (
-        "import signal, weakref; from fedetf.cli import _listen; _listen()\n"
+        "import signal, weakref; from fedetf.interruption import listen; listen()\n"
         "class Kept: pass\n"
         "kept = Kept(); weakref.finalize(kept, signal.raise_signal, signal.SIGTERM)\n"  # as timeout sends it twice
         "try: signal.raise_signal(signal.SIGTERM)\n"

@@ -3,12 +3,11 @@
 import argparse
 import contextlib
 import os
-import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from fedetf import __version__
 from fedetf.cli import (
@@ -29,12 +28,14 @@ from fedetf.cli import (
 from fedetf.cli.flags import LINE, Parser
 from fedetf.errors import OUT_OF_MEMORY, RunError, StepError, UserError, in_words, is_out_of_memory, printable
 from fedetf.files import BAD_NAMES
+from fedetf.interruption import forget, listen
 from fedetf.redact import redacted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0 done, 1 failed, 2 bad input, 130 interrupted."""
-    _listen()
+    listen()
+    _print_any_name()
     try:
         options = build_parser().parse_args(arguments)
         with warnings.catch_warnings():
@@ -59,18 +60,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("FEDETF_DEBUG"):
             raise
         return _fail(RunError(f"{UNEXPECTED} ({type(error).__name__}: {error})"), 1)
+    finally:
+        forget()
     return 0
 
 
 UNEXPECTED = "fedetf met something that it does not know; FEDETF_DEBUG=1 shows where, please report it"
 
 
-def _listen() -> None:
-    """Take SIGTERM, and the end of a terminal, like Ctrl-C; print any name, also one that is not text."""
-    with contextlib.suppress(ValueError):  # not in the main thread, where nobody sends signals
-        signal.signal(signal.SIGTERM, _interrupt)
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
-            signal.signal(signal.SIGHUP, _interrupt)
+def _print_any_name() -> None:
+    """Print names that are not text too, and do without a stream that was closed."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed before we began
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -88,12 +87,6 @@ def _discard_output() -> None:
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # nobody may be there any more to read it
         print(text, file=sys.stderr)
-
-
-def _interrupt(number: int, _: Any) -> NoReturn:
-    """SIGTERM is taken like Ctrl-C; the same once more, as ``timeout`` sends it, does not disturb the end."""
-    signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _fail(error: Exception, status: int) -> int:

@@ -19,6 +19,7 @@ from fedetf.cli.flags import (
     words,
 )
 from fedetf.errors import RunError
+from fedetf.interruption import saying
 
 if TYPE_CHECKING:
     from fedetf.comparison.run import Comparison
@@ -97,9 +98,8 @@ def runs_shown() -> Iterator["LiveRuns | PlainRuns"]:
 
     progress = make_runs_progress(Console(stderr=True, highlight=False))
     try:
-        yield progress
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("what is done is kept; the same command goes on with it") from None
+        with saying("what is done is kept; the same command goes on with it"):
+            yield progress
     finally:
         progress.close()
 

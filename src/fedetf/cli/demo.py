@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedetf.cli.flags import add_command, folder, output
+from fedetf.interruption import saying
 
 if TYPE_CHECKING:
     from fedetf.runs.read import Run
@@ -43,9 +44,8 @@ def demo_command(options: argparse.Namespace) -> None:
     progress = make_runs_progress(Console(stderr=True, highlight=False))
     warnings.simplefilter("ignore")  # the tiny clients are mentioned once, below the table
     try:
-        compare(list(METHODS), SEEDS, PRESET, references=False, out=out, progress=progress)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"what is done is kept; fedetf demo --out {out} goes on with it") from None
+        with saying(f"what is done is kept; fedetf demo --out {out} goes on with it"):
+            compare(list(METHODS), SEEDS, PRESET, references=False, out=out, progress=progress)
     finally:
         progress.close()
     show({name: [read_run(out / f"{method}-s{seed}") for seed in SEEDS] for method, name in METHODS.items()}, out)

@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from fedetf.cli.compare import runs_shown
 from fedetf.cli.flags import (
     add_command,
     add_engine_flags,
@@ -48,22 +49,14 @@ def add_to(commands: Any) -> None:
 def reproduce_command(options: argparse.Namespace) -> None:
     """``fedetf reproduce``."""
     start_workers_early(options.engine)
-    from rich.console import Console
-
     from fedetf.paper.run import reproduce
     from fedetf.paper.tables import to_markdown, write_reproduction
-    from fedetf.report.progress import make_runs_progress
     from fedetf.report.tables import print_markdown
     from fedetf.settings import counted
 
     part = chosen_part(options)
-    progress = make_runs_progress(Console(stderr=True, highlight=False))
-    try:
+    with runs_shown() as progress:
         reproduction = reproduce(options.name, options.scale, part, given_settings(options), options.out, progress)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("what is done is kept; the same command goes on with it") from None
-    finally:
-        progress.close()
     paths = write_reproduction(reproduction)
     console = output()
     print_markdown(to_markdown(reproduction), console)

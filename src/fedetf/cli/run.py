@@ -23,6 +23,7 @@ from fedetf.cli.flags import (
     start_workers_early,
 )
 from fedetf.errors import RunError, in_words
+from fedetf.interruption import saying
 
 if TYPE_CHECKING:
     from fedetf.api import Result
@@ -106,9 +107,8 @@ def _show_run(settings: "Settings", out: Path, work: "Callable[[Job, list[Listen
         job = prepare(settings)
     progress = make_progress(terminal)
     try:
-        result = work(job, [progress])
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"what was done is saved; go on with: fedetf resume {out}") from None
+        with saying(f"what was done is saved; go on with: fedetf resume {out}"):
+            result = work(job, [progress])
     except OSError as error:
         if not is_file(out / CONFIG):  # nothing was done
             raise

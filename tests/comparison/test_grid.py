@@ -345,7 +345,7 @@ def test_another_metric_and_another_rival() -> None:
     assert "Differences to fedprox" in text
     assert "Log loss" in Path("grid/report.html").read_text("utf-8")
     assert "--metric log_loss --against fedprox" in Path("grid/command.txt").read_text()
-    with pytest.raises(UserError, match="--against fedrod is none of the methods"):
+    with pytest.raises(UserError, match="--against fedrod is not one of the compared methods"):
         fedetf.compare(["fedavg"], [7], against="fedrod", out="other", **OPTIONS)
     with pytest.raises(UserError, match="unknown metric 'nope'"):
         fedetf.compare(["fedavg"], [7], metric="nope", out="other", **OPTIONS)

@@ -286,7 +286,7 @@ def test_sound_of_any_rate_and_width_is_read() -> None:
     wanted = np.sin(2 * np.pi * 440 * np.arange(8000) / 8000)
     for wave in raw.x.numpy():
         np.testing.assert_allclose(wave[200:-200], wanted[200:-200], atol=0.02)
-    with pytest.raises(UserError, match="row 1: this is no WAV file"):
+    with pytest.raises(UserError, match="row 1: not a readable WAV file"):
         note.read(of_columns({"audio": [b"RIFFrubbish"]}, "sounds"))
 
 
@@ -331,7 +331,7 @@ def test_a_note_cannot_ask_for_spectra_of_gigabytes() -> None:
 
 @pytest.mark.parametrize("cell", [[1.0], b"x", {"x": 1}])
 def test_what_is_no_number_is_one_line_whatever_its_type(cell: object) -> None:
-    with pytest.raises(UserError, match="in the column 'a' is no number"):
+    with pytest.raises(UserError, match="in the column 'a' is not a number"):
         TableNote(columns=[{"name": "a"}]).read(of_columns({"a": [cell]}, "a table"))
 
 

@@ -132,7 +132,7 @@ def test_sounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["nowhere"], "'nowhere' is not a folder or file"),
-        (["nowhere", "--app", "."], "pyproject.toml is not there, or not of an app"),
+        (["nowhere", "--app", "."], "pyproject.toml is missing, or not of an app"),
     ],
 )
 def test_what_is_not_there_is_one_line(

@@ -127,7 +127,7 @@ def test_cards_tell_what_is_known(run: Path, tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda f: f.drop(columns="size"), "has no column 'size', which the model takes; add it"),
-        (lambda f: f.assign(weight=["heavy"] * len(f)), "row 1: 'heavy' in the column 'weight' is no number"),
+        (lambda f: f.assign(weight=["heavy"] * len(f)), "row 1: 'heavy' in the column 'weight' is not a number"),
     ],
 )
 def test_rows_that_the_model_cannot_read(change, message: str, run: Path, tmp_path: Path, capsys) -> None:

@@ -12,7 +12,7 @@ from fedetf.api import prepare
 from fedetf.cli import main
 from fedetf.config import from_short, resolve
 from fedetf.engines.job import Job
-from fedetf.engines.worker import Worker
+from fedetf.engines.worker import Worker, sent_parameters
 from fedetf.federation import Federation
 from fedetf.methods import METHODS
 from fedetf.runs.read import read_run
@@ -194,6 +194,22 @@ def test_a_part_of_the_encoder_can_be_trained_alone() -> None:
     assert moved
     assert all(name.startswith(("encoder.stages.1.", "head.")) for name in moved)
     assert any(name.startswith("encoder.stages.1.") for name in moved)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_servers_optimiser_moves_what_clients_train_and_send_and_nothing_else(method: str) -> None:
+    """Not BatchNorm's statistics, prototypes, anchors, temperatures; nothing where no model travels."""
+    after = []
+    for optimiser in ("none", "adam"):
+        job = prepare(
+            resolve(None, {**from_short({**OPTIONS, "method": method}), **SMALL, "server.optimiser": optimiser})
+        )
+        federation = Federation(job, [[0, 2]])
+        list(federation.rounds())
+        after.append(federation.server.state)
+    moved = {name for name, tensor in after[0].items() if not torch.equal(tensor, after[1][name])}
+    sent = set(sent_parameters(job.method, job.build_net())) - set(job.method.temperatures)
+    assert moved == (set() if job.method.pools else sent)
 
 
 @pytest.mark.parametrize("method", ["ccvr", "spherefed"])

@@ -115,7 +115,7 @@ def test_statistics_of_the_chosen_and_the_largest_counter() -> None:
 
 
 def test_too_few_updates_for_a_rule() -> None:
-    with pytest.raises(RunError, match=r"has 3 updates, and needs 4 against 1 faulty ones"):
+    with pytest.raises(RunError, match=r"needs 4 updates to tolerate 1 faulty ones and got 3"):
         server([0.0], combine="krum", faulty=1).combine(uploads([[1.0]] * 3))
     with pytest.raises(RunError, match=r"lower server.faulty"):
         server([0.0], combine="trimmed_mean", faulty=2).combine(uploads([[1.0]] * 4))

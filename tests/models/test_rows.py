@@ -134,7 +134,7 @@ def test_rows_that_the_model_cannot_read(change, message: str, run: Path, tmp_pa
     change(table(5).drop(columns="label")).to_csv(tmp_path / "bad.csv", index=False)
     assert main(["predict", str(run / "run"), str(tmp_path / "bad.csv")]) == 2
     assert message in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"no number|has no column"):
+    with pytest.raises(UserError, match=r"not a number|has no column"):
         fedetf.load(run / "run").rows(tmp_path / "bad.csv")
 
 

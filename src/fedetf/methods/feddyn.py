@@ -1,6 +1,6 @@
 """FedDyn."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import ClassVar
 
 import torch
@@ -56,16 +56,8 @@ class FedDyn(Method):
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """h ← h − (α/K) Σ (w_k − wᵗ) over the participants, K being all clients; w ← mean − h/α."""
-        folded = 0
-
-        def holders() -> Iterator[Upload]:
-            nonlocal folded
-            for upload in uploads:
-                folded += upload.samples > 0
-                yield upload
-
-        averages = server.combine(holders(), uniform=True)
+        averages = server.combine(uploads, uniform=True)
         for name, h in server.own.items() if averages else ():
-            h -= self.alpha * folded / server.clients * (averages[name] - server.state[name])
+            h -= self.alpha * server.counted / server.clients * (averages[name] - server.state[name])
             averages[name] = averages[name] - h / self.alpha
         server.move_to(averages)

@@ -87,17 +87,10 @@ class SCAFFOLD(Method):
 
     def aggregate(self, server: Server, uploads: Iterable[Upload]) -> None:
         """w ← mean of w_k; c ← c + (1/K) Σ (c_k⁺ − c_k) over the participants, K being all clients."""
-        folded = 0
-
-        def with_changes() -> Iterator[Upload]:
-            nonlocal folded
-            for upload in uploads:
-                folded += upload.samples > 0
-                yield replace(upload, state={**upload.state, **self._changes(server, upload)})
-
-        combined = server.combine(with_changes(), uniform=True, beside=list(server.own))
+        with_changes = (replace(u, state={**u.state, **self._changes(server, u)}) for u in uploads)
+        combined = server.combine(with_changes, uniform=True, beside=list(server.own))
         for name, c in server.own.items() if combined else ():
-            server.own[name] = (c + folded / server.clients * combined.pop(name)).to(c.dtype)
+            server.own[name] = (c + server.counted / server.clients * combined.pop(name)).to(c.dtype)
         server.move_to(combined)
 
     def _changes(self, server: Server, upload: Upload) -> State:

@@ -76,6 +76,7 @@ class Server:
     update: UpdateSettings = field(default_factory=UpdateSettings)
     noise: NoiseSource = field(default_factory=lambda: RoundNoise(Noise(b"")))
     memory: State = field(default_factory=dict)  # of the server's optimiser and rule, see begin
+    counted: int = 0  # the uploads that the last combined model was made of
 
     def begin(self) -> None:
         """Make the memory of the optimiser and the rule, as it is before the first round."""
@@ -92,17 +93,16 @@ class Server:
         combined along with the model, by the same rule and weights, but not clipped: take them out again.
         """
         uniform = uniform or self.settings.combine != "mean" or self.update.noise > 0
-        counted = 0
+        self.counted = 0
 
         def models() -> Iterable[tuple[int, State, float]]:
-            nonlocal counted
             for upload, weight in self._weighed(uploads, uniform):
-                counted += 1
+                self.counted += 1
                 yield upload.client, self._model(upload) | select(upload.state, beside), weight
 
         combined = self._combined(models())
         if combined and self.update.noise > 0:
-            scale = self.update.noise * (self.update.clip or 0.0) / counted
+            scale = self.update.noise * (self.update.clip or 0.0) / self.counted
             combined = self.noise.noise.on(combined, self.state, scale, self.noise.release(self.round))
         return combined
 

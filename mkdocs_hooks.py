@@ -48,7 +48,7 @@ def _row(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
     if action.choices and not action.metavar:
         what = f"{what} (one of {', '.join(map(str, action.choices))})"
     what = what.replace("<", "&lt;")  # no markup
-    return f"| `{_cell(name)}` | {_cell(what)}{'; required' if action.required and action.option_strings else ''} |"
+    return f"| `{name}` | {_cell(what)}{'; required' if action.required and action.option_strings else ''} |"
 
 
 def _cell(text: str) -> str:

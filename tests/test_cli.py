@@ -40,7 +40,7 @@ def test_a_run_names_who_is_below_the_majority(capsys: pytest.CaptureFixture[str
     pairs = list(zip(result["per_client"]["general"]["accuracy"], result["majority_per_client"], strict=True))
     low = [f"client {k}" for k, (value, majority) in enumerate(pairs) if value < majority]
     assert low
-    said = "the global model is below always answering the client's most frequent training class for "
+    said = "the global model does worse than always answering the client's most frequent training class, at "
     assert said + ", ".join(low) + "\n" in capsys.readouterr().out
 
 
@@ -77,6 +77,17 @@ def test_partition_shows_a_table_and_a_picture(capsys: pytest.CaptureFixture[str
     (folder,) = Path("runs").iterdir()
     assert (folder / "partition.png").read_bytes().startswith(b"\x89PNG")
     assert f"picture: {folder / 'partition.png'}" in out
+
+
+def test_where_each_file_is_a_site_alpha_is_not_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("clinics").mkdir()
+    for name in ("north", "south"):
+        rows = [f"{age},{'sick' if age > 60 else 'healthy'}" for age in range(40, 80)]
+        Path(f"clinics/{name}.csv").write_text("\n".join(["age,label", *rows]))
+    assert main(["partition", "--dataset", "clinics", "--out", "p"]) == 0
+    out = capsys.readouterr().out
+    assert "clinics, 2 clients, one for each site, seed 7" in out
+    assert "alpha" not in out
 
 
 # --- list -----------------------------------------------------------------------------------------------------------

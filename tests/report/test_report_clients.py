@@ -47,8 +47,8 @@ def test_rows_of_clients(tmp_path: Path) -> None:
     ]
 
 
-MAJORITY = "is below always answering the client's most frequent training class for"
-ALONE = "is below what the client reaches alone (local) for"
+MAJORITY = "does worse than always answering the client's most frequent training class, at"
+ALONE = "does worse than the client does alone (local), at"
 
 
 def test_who_is_below_the_majority_or_alone_is_named(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def partition_command(options: argparse.Namespace) -> None:
     """``fedetf partition``."""
 
     from fedetf.data import deal_out, load_dataset
+    from fedetf.data.sources import SITE
     from fedetf.files import make_folder, write_whole
     from fedetf.report.figures import partition_figure, save_figure
     from fedetf.report.tables import partition_table
@@ -39,7 +40,10 @@ def partition_command(options: argparse.Namespace) -> None:
     partition = deal_out(dataset, settings.data, settings.seed)
     make_folder(out)
     write_whole(out / PARTITION, partition.to_json().encode())
-    title = f"{settings.data.name}, {len(partition)} clients, {settings.data.describe()}, seed {settings.seed}"
+    dealt = settings.data
+    if partition.sites:  # a column names the clients, or their files or folders do: alpha has no say
+        dealt = dealt.model_copy(update={"site_column": dealt.site_column or SITE})
+    title = f"{dealt.name}, {len(partition)} clients, {dealt.describe()}, seed {settings.seed}"
     picture = save_figure(partition_figure(partition, title), out / "partition.png")
     console = output()
     console.print(title, soft_wrap=True)

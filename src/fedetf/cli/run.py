@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
         "run",
         run_command,
         "one run: train, personalise, measure; with no argument, FedETF on the embedded digits",
-        "fedetf run cifar10 --method fedavg --alpha 0.05 --rounds 10 --out runs/first",
+        "fedetf run --method fedavg --clients 20 --alpha 0.05 --rounds 10 --out runs/first",
     )
     add_source(run)
     add_data_flags(run)

@@ -9,7 +9,7 @@ from fedetf.statistics import below
 
 MODELS = {"general": "the global model", "personal": "the personal model"}
 MAJORITY = "always answering the client's most frequent training class"
-ALONE = "what the client reaches alone (local)"
+ALONE = "the client does alone (local)"
 
 Bars = Mapping[int, Sequence[float | None]]  # by seed: a value for each client
 

@@ -79,7 +79,7 @@ def below_majority(job: "Job", outcome: "Outcome", majority: Sequence[float | No
 def _shortfall(shortfall: Shortfall) -> str:
     more = len(shortfall.who) - MOST_CLIENTS
     who = ", ".join(shortfall.who[:MOST_CLIENTS]) + (f" and {more} more" if more > 0 else "")
-    return f"{MODELS[shortfall.model]} is below {shortfall.bar} for {who}"
+    return f"{MODELS[shortfall.model]} does worse than {shortfall.bar}, at {who}"
 
 
 def _rivals(entries: Sequence[Entry]) -> list[Sequence[Run]]:

@@ -255,6 +255,12 @@ def test_empty_folder_missing_folder_and_a_file(tmp_path: Path) -> None:
         load(tmp_path / "file.doc")
 
 
+@pytest.mark.parametrize("name", ["patient.csv", "data/patients.csv", "./patient.parquet"])
+def test_a_file_that_is_not_there_is_not_looked_for_on_the_hub(name: str) -> None:
+    with pytest.raises(UserError, match=f"there is no file '{name}'"):
+        load(name)
+
+
 def test_unknown_name_comes_with_a_suggestion() -> None:
     with pytest.raises(UserError, match="unknown dataset 'cifar11'; did you mean 'cifar10'"):
         load("cifar11")

@@ -144,8 +144,10 @@ def _datasets() -> list[Row]:
     from fedetf.plugins import Listed, first_line
 
     others: dict[str, str] = {
-        "FOLDER": "Parquet files (train*.parquet, test*.parquet) or train/<class>/ images",
-        "OWNER/NAME": "any image dataset of the Hugging Face hub",
+        "FILE": "a CSV or Parquet file; --site-column names the column of its sites",
+        "FOLDER": "a CSV file for each site; train and test files; or <class>/, train/<class>/ or <site>/<class>/ of "
+        "images, sounds or texts",
+        "OWNER/NAME": "a dataset of the Hugging Face hub (needs fedetf[hub])",
     }
     named = [
         _row(each, DATASETS[each.name].description if each.package == "fedetf" else first_line(each.thing))

@@ -22,7 +22,7 @@ from fedetf.data.folders import ENDINGS, class_folder, folder_splits
 from fedetf.data.frames import Frame, joined
 from fedetf.data.kinds import KINDS, Note, Roles, find_roles
 from fedetf.data.samples import Dataset, Samples
-from fedetf.data.sources import SITE, TEST_SPLITS, Splits, hub_splits, is_table, read_splits, tables_in
+from fedetf.data.sources import SITE, TABLES, TEST_SPLITS, Splits, hub_splits, is_table, read_splits, tables_in
 from fedetf.data.tail import long_tail
 from fedetf.errors import UserError, unknown, visible
 from fedetf.files import below
@@ -97,7 +97,9 @@ def _from_tables(path: Path, settings: DataSettings, seed: int) -> Dataset:
 def _from_hub(settings: DataSettings, seed: int) -> Dataset:
     name = settings.name
     if name not in DATASETS and "/" not in name:
-        raise unknown("dataset", name, registry.names(), "a name in $FEDETF_DATA, a folder, or OWNER/NAME of the hub")
+        raise unknown(
+            "dataset", name, registry.names(), "a file or folder, a name in $FEDETF_DATA, or OWNER/NAME of the hub"
+        )
     if name in DATASETS and not DATASETS[name].hub:
         raise UserError(
             f"dataset {name!r} is not on the hub; put it into $FEDETF_DATA/{name}/ as train.parquet or CSV files"
@@ -119,6 +121,8 @@ def _local_path(name: str) -> Path | None:
         return None
     if path.is_dir() or is_table(path):
         return path
+    if path.suffix.lower() in TABLES and not path.exists():
+        raise UserError(f"there is no file {name!r}; is it spelled right, and are you in the right folder?")
     if written_as_path or path.exists():
         what = "give a CSV or Parquet file, or a folder of such files or of train/<class>/ images"
         raise UserError(f"{name!r} is not a folder; {what}")

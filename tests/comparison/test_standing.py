@@ -81,6 +81,7 @@ def test_holms_family_is_all_comparisons_of_a_setting() -> None:
     assert both["general"].standings[1].p == pytest.approx(2 * raw)
 
 
+@pytest.mark.slow
 def test_the_best_of_many_is_chosen_by_the_same_numbers_so_all_pairs_count() -> None:
     """Six times the same code: marks are as rare as the level says, though the leader is picked after the fact."""
     rng, marked = numpy_stream(7, "simulation"), 0

@@ -198,6 +198,7 @@ def test_words_are_found_and_hashed(text: str) -> None:
     assert found == [hashed(word) for word in words]
 
 
+@pytest.mark.slow
 def test_texts_are_learned_from_and_used(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     words = {"fruit": ["apple", "pear", "plum"], "metal": ["iron", "zinc", "lead"]}

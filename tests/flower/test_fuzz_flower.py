@@ -334,6 +334,7 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> Wire:
     return Wire(make_app(folder / "app", "fedavg", 2, model="mlp", limit=60), folder / "kept", out=str(folder / "run"))
 
 
+@pytest.mark.slow
 def test_whatever_a_server_asks(wire: Wire) -> None:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     federate = Federate.of(wire.config)

@@ -51,6 +51,7 @@ def predicted(folder: Path, capsys: pytest.CaptureFixture[str], *more: str) -> n
     return np.array([[found[line, name] for name in ("no", "yes")] for line in range(1, 41)])
 
 
+@pytest.mark.slow
 def test_the_same_probabilities_everywhere(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     expected = fedetf.load(run / "run").rows(run / "rows.csv").numpy()
     assert np.ptp(expected[:, 0]) > 0.05
@@ -71,6 +72,7 @@ def test_the_same_probabilities_everywhere(run: Path, capsys: pytest.CaptureFixt
     np.testing.assert_allclose(program(raw).detach().numpy(), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_code_of_a_table_s_onnx_card_runs_as_it_stands(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +111,7 @@ def test_the_estimator_is_the_same_model(tmp_path: Path) -> None:
     assert "| colour | category, as text | blue, green, red | yes |" in text
 
 
+@pytest.mark.slow
 def test_cards_tell_what_is_known(run: Path, tmp_path: Path) -> None:
     text = export(run / "run", tmp_path / "m.onnx").read_text()
     assert "2 sites (north, south)" in text
@@ -138,6 +141,7 @@ def test_rows_that_the_model_cannot_read(change, message: str, run: Path, tmp_pa
         fedetf.load(run / "run").rows(tmp_path / "bad.csv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["textbag", "transformer", "cnn1d", "mlp", "sound"])
 def test_texts_signals_and_sound_in_onnx(name: str, tmp_path: Path) -> None:
     """The graph takes raw bytes, windows and waveforms."""

@@ -65,7 +65,7 @@ def _advice(diagnosis: Diagnosis) -> Section:
     }
     spread = 1.96 * math.sqrt(_share_variance(diagnosis) / diagnosis.test_samples)
     limits = (
-        f"The interval covers seeds, not the choice of test images: with {diagnosis.test_samples} of them an accuracy "
+        f"The interval covers seeds, not the choice of test samples: with {diagnosis.test_samples} of them an accuracy "
         f"is known to about ±{100 * spread:.1f} points. A trial is short; more rounds or epochs can change the picture."
     )
     return Section(f"Advice: {advice.verdict.value}", [certainty, reasons[advice.verdict], limits])
@@ -75,7 +75,7 @@ def _no_advice(diagnosis: Diagnosis) -> Section:
     said = (
         f"The most frequent class of the test set alone gives {percent(diagnosis.chance)}. With most seeds neither "
         f"method is above that by more than {100 * LEAST_GAIN:.0f} point (exact binomial test on "
-        f"{diagnosis.test_samples} images, 5%), so what they differ by tells nothing."
+        f"{diagnosis.test_samples} samples, 5%), so what they differ by tells nothing."
     )
     remedy = "Give the trial a chance: more --rounds or --epochs, another rate (--set train.lr=...), or more data."
     return Section(f"No advice: {diagnosis.advice.verdict.value}", [said, remedy])

@@ -53,6 +53,20 @@ def entries(store: Path) -> list[Path]:
     return sorted(store.glob("*.safetensors"))
 
 
+def test_a_folder_for_each_site_whose_training_set_stands_in_for_the_test_set(tmp_path: Path, store: Path) -> None:
+    for number, (site, kind) in enumerate([("east", "cat"), ("east", "dog"), ("north", "cat"), ("north", "dog")]):
+        inside = tmp_path / "sites" / site / kind
+        inside.mkdir(parents=True)
+        for place, image in enumerate(images(3, (8, 8, 3), seed=number)):
+            (inside / f"{place}.png").write_bytes(png(image))
+    first, second = load(tmp_path / "sites"), load(tmp_path / "sites")
+    assert len(entries(store)) == 1
+    assert second.by_clients
+    assert list(second.train.sites) == list(first.train.sites) == ["east"] * 6 + ["north"] * 6
+    for split in ("train", "test"):
+        assert torch.equal(getattr(first, split).x, getattr(second, split).x)
+
+
 def test_the_second_time_nothing_is_decoded_and_all_is_the_same(folder: Path, store: Path, decoded: list[str]) -> None:
     first = load(folder)
     assert len(decoded) == 2

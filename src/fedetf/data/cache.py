@@ -94,6 +94,8 @@ def _write(dataset: Dataset, path: Path) -> None:
     tensors |= {f"{name}.y": samples.y for name, samples in splits.items()}
     if nbytes(tensors) > MOST // 2:
         return
+    if dataset.by_clients:  # the same samples stand for both, and a file holds no tensor under two names
+        tensors |= {name: tensor.clone() for name, tensor in tensors.items() if name.startswith("test.")}
     sites = dataset.train.sites
     make_folder(path.parent, private=True)
     try:

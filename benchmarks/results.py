@@ -27,6 +27,7 @@ from PIL import Image
 
 from fedetf.files import MIB, read_json, read_toml, write_whole
 from fedetf.methods import METHODS
+from fedetf.metrics import METRICS
 from fedetf.paper.experiment import Part, ScaleName, load_experiment, plan
 from fedetf.paper.verdicts import paper_values
 from fedetf.report.figures import MARKERS
@@ -184,6 +185,32 @@ class Runs:
                 each = ", ".join(f"{100 * value:+.1f}" for value in pair.differences.values())
                 lines.append([metric, other, f"{100 * pair.mean:+.1f}", interval, each, verdict.value])
         return markdown(["accuracy", f"{row} less", "mean", "95 % interval", "each seed", "shown"], lines)
+
+    # by other metrics than accuracy
+
+    def scores(self, row: str, which: str, metric: str) -> list[float]:
+        """Of the global or the personal models, by any metric, for each seed that all rows have; empty if not known."""
+        by_seed = {run.seed: run.score(which, metric) for run in self.rows[row]}
+        values = [by_seed.get(seed) for seed in self.seeds]
+        return [value for value in values if value is not None] if None not in values else []
+
+    def score(self, row: str, which: str, metric: str) -> float:
+        """The mean of those."""
+        return statistics.mean(self.scores(row, which, metric))
+
+    def scores_table(self, general: Sequence[str], personal: Sequence[str]) -> str:
+        """Mean ± sample standard deviation of what global and personal models reach by some metrics."""
+        columns = [("general", metric) for metric in general] + [("personal", metric) for metric in personal]
+        head = ["method", *(f"{which}: {METRICS[metric].title}" for which, metric in columns)]
+        lines = [[row, *(plus_minus(self.scores(row, *column)) for column in columns)] for row in self.rows]
+        return markdown(head, lines)
+
+
+def plus_minus(values: Sequence[float]) -> str:
+    """The mean with the sample standard deviation, a dash of nothing."""
+    if len(values) < 2:
+        return f"{values[0]:.3f}" if values else "-"
+    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
 def uncalibrated(run: Run) -> float:

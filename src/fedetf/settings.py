@@ -126,6 +126,9 @@ class DataSettings(Section):
     leave_out: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         (), description="columns of a table that the model does not get"
     )
+    tokenizer: str | None = Field(
+        None, description="of texts, a Hugging Face one: a tokenizer.json or an id of the hub; left out: hashed words"
+    )
     length: Annotated[int, Field(ge=8, le=2**20)] | None = Field(
         None, description="texts: bytes to read of each; signals and sound: steps in a window"
     )
@@ -441,6 +444,8 @@ class Settings(Section):
         """What a model's file says of its run: all but what concerns the machine, and of the data's path its end."""
         tree = self.model_dump(exclude_none=True, exclude={"engine", "measure"})
         tree["data"]["name"] = bare(self.data.name)
+        if self.data.tokenizer is not None:
+            tree["data"]["tokenizer"] = bare(self.data.tokenizer)
         return tree
 
     def to_toml(self) -> str:

@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedetf.core.state import save_state
 from fedetf.data.kinds import TableNote
+from fedetf.data.kinds.subwords import Subwords
 from fedetf.errors import UserError, need, unknown
 from fedetf.files import make_folder, move, naming, write_whole
 from fedetf.methods import Method
@@ -136,11 +137,27 @@ def _onnx(model: Model, about: About, target: Path) -> None:
     write_whole(target, named.SerializeToString())
 
 
+class OnIds(nn.Module):
+    """A model of texts less its tokenizer, which no graph can hold: ids ``[n, tokens]`` in, probabilities out."""
+
+    def __init__(self, model: Model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Probabilities ``[n, classes]``."""
+        return self.model.logits_of_prepared(ids).softmax(dim=1)
+
+
 def _traced(model: Model) -> torch.export.ExportedProgram:
+    traced: nn.Module = model
+    example = model.inputs.example(2)
+    if isinstance(model.prepare, Subwords):
+        traced, example = OnIds(model), model.prepare(example)
     batch = torch.export.Dim("batch", min=1)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of its own internals
-        return torch.export.export(model, (model.inputs.example(2),), dynamic_shapes=({0: batch},))
+        return torch.export.export(traced, (example,), dynamic_shapes=({0: batch},))
 
 
 WRITERS: dict[str, Callable[[Model, About, Path], None]] = {

@@ -78,7 +78,11 @@ class Model(nn.Module):
         if tuple(x.shape[1:]) != self.inputs.shape or x.dtype != self.inputs.dtype:
             wanted = f"[n, {', '.join(map(str, self.inputs.shape))}] {self.inputs.dtype}"
             raise UserError(f"the model takes raw inputs {wanted}, not {list(x.shape)} {x.dtype}")
-        return self._method.logits(self.net, self.net.encoder(self.prepare(x)), self._personal)
+        return self.logits_of_prepared(self.prepare(x))
+
+    def logits_of_prepared(self, x: Tensor) -> Tensor:
+        """The same of what preparation gives."""
+        return self._method.logits(self.net, self.net.encoder(x), self._personal)
 
     def forward(self, x: Tensor) -> Tensor:
         """Probabilities ``[n, classes]`` of raw inputs."""

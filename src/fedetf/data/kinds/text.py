@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from fedetf.data.frames import Frame, of_columns
 from fedetf.data.kinds.base import ColumnSums, Note, Raw, Sums, Word
+from fedetf.data.kinds.subwords import MOST, Subwords, definition
 from fedetf.files import read_text
 from fedetf.settings import DataSettings
 
@@ -33,6 +34,7 @@ class TextNote(Note):
     length: Annotated[int, Field(ge=8, le=2**20)] = LENGTH
     tokens: Annotated[int, Field(ge=1, le=2**16)] = TOKENS
     buckets: Annotated[int, Field(ge=2, le=2**22)] = BUCKETS
+    tokenizer: Annotated[str, Field(max_length=MOST)] | None = None  # a Hugging Face one, as JSON; None: hashed words
 
     @model_validator(mode="after")
     def _check_tokens(self) -> "TextNote":
@@ -52,8 +54,9 @@ class TextNote(Note):
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """How many numbers there are for words."""
-        return (self.buckets,)
+        """How many numbers there are for words, and which one is none, if that is not 0."""
+        module = self.preparing()
+        return (module.size, module.padding) if isinstance(module, Subwords) else (self.buckets,)
 
     @classmethod
     def begin(cls, frame: Frame, columns: Sequence[str], settings: DataSettings) -> "TextNote":
@@ -62,8 +65,9 @@ class TextNote(Note):
 
     @classmethod
     def fit(cls, parts: Sequence[Sums], settings: DataSettings) -> "TextNote":
-        """Nothing is fitted: words are hashed."""
-        return cls._of(parts[0].columns[0].name, settings)
+        """Nothing is fitted: words are hashed, or a tokenizer knows them."""
+        tokenizer = None if settings.tokenizer is None else definition(settings.tokenizer)
+        return cls._of(parts[0].columns[0].name, settings).model_copy(update={"tokenizer": tokenizer})
 
     @classmethod
     def _of(cls, column: str, settings: DataSettings) -> "TextNote":
@@ -89,14 +93,23 @@ class TextNote(Note):
 
     def preparing(self) -> nn.Module:
         """Bytes to the numbers of words."""
+        if self.tokenizer is not None:
+            return Subwords(self.tokenizer, self.tokens)
         return Tokenise(self.length, self.tokens, self.buckets)
 
     def sentence(self, named: bool) -> str:
-        """Bytes."""
+        """Bytes; a graph without its tokenizer takes ids."""
+        if self.tokenizer is not None:
+            where = "which is in the file, under `inputs` in the JSON called `fedetf`"
+            ids = f"`[n, {self.tokens}]` int64, ids of the tokenizer, {where}; padded with {self.blocks[1]}"
+            return f"texts, by `fedetf.load(…).rows`; in ONNX and `torch.export` files {ids}."
         return f"`[n, {self.length}]` uint8, the UTF-8 bytes of each text, cut to this length or filled with zeros."
 
     def describe(self) -> list[list[str]]:
         """What is read of the column."""
+        if self.tokenizer is not None:
+            kept = f"the first {self.length} bytes, as {self.tokens} of the tokenizer's {self.blocks[0]} ids at most"
+            return [["column", "holds", "what is read"], [self.column, "text", kept]]
         rest = f"the first {self.length} bytes, {self.tokens} words at most, hashed to {self.buckets} numbers"
         return [["column", "holds", "what is read"], [self.column, "text", rest]]
 

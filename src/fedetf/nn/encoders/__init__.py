@@ -88,7 +88,7 @@ _MODELS = {
         "small transformer of two layers, for texts",
         TextTransformer,
         ("text",),
-        lambda shape, blocks: (*blocks, *shape),
+        lambda shape, blocks: (blocks[0], *shape, *blocks[1:]),
     ),
     "cnn1d": _Model("small CNN over time, for signals and sound", CNN1d, ("signal", "sound")),
     "resnet20": _Model("CIFAR ResNet of 20 layers", partial(ResNet, blocks=3, widths=(16, 32, 64))),

@@ -277,7 +277,9 @@ class Page:
                 continue
             settings = flat(read_toml(folder / CONFIG))
             known = [f"{100 * line.general:.1f} (round {line.round})" for line in rounds if line.general is not None]
-            where = f"{folder.relative_to(self.kept).parts[0]}, {settings['data.name']}, α = {settings['data.alpha']:g}"
+            site = settings.get("data.site_column")
+            dealt = f"α = {settings['data.alpha']:g}" if site is None else f"one for each {site}"
+            where = f"{folder.relative_to(self.kept).parts[0]}, {settings['data.name']}, {dealt}"
             done = f"{len(rounds)} of {settings['train.rounds']}"
             method = name_of(settings["method.name"])
             lines.append([method, where, str(settings["seed"]), done, known[-1] if known else "-"])

@@ -47,6 +47,23 @@ def test_the_page_is_what_the_runs_give(script: ModuleType, made: tuple[str, Any
     assert script.changes(*made, script.PAGE) == [], "run python benchmarks/results.py"
 
 
+def test_other_metrics_are_those_of_the_runs(script: ModuleType) -> None:
+    """Means and sample deviations over seeds, worked out from the files; a metric that a method has not is a dash."""
+    folders = sorted((KEPT / "sites/heart-disease").glob("fedetf-s*"))
+    assert len(folders) == 3
+    personal, general = [], []
+    for folder in folders:
+        personal.append(json.loads((folder / "result.json").read_text())["metrics"]["personal"]["brier"])
+        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        general.append(statistics.mean(line["measures"]["auroc"] for line in lines[-5:]))
+    runs = script.Page(KEPT).comparison("heart-disease")
+    table = runs.scores_table(["auroc"], ["brier"]).splitlines()
+    assert table[0] == "| method | general: AUROC | personal: Brier score |"
+    cells = [f"{statistics.mean(v):.3f} ± {statistics.stdev(v):.3f}" for v in (general, personal)]
+    assert f"| fedetf | {cells[0]} | {cells[1]} |" in table
+    assert next(line for line in table if line.startswith("| fedbn |")).startswith("| fedbn | - | 0.")
+
+
 def test_a_number_changed_by_hand_is_found(script: ModuleType, made: tuple[str, Any], copy: Path) -> None:
     text = copy.read_text("utf-8")
     assert made[0] == text

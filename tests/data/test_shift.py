@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.ndimage import gaussian_filter
 
 import fedetf
 from fedetf.data import Dataset, Samples, deal_out, load_dataset
+from fedetf.data.frames import from_pandas
+from fedetf.data.load import from_frames
 from fedetf.data.partition import as_seen
 from fedetf.data.shift import Shift, shifted
 from fedetf.data.tail import long_tail
@@ -85,6 +88,37 @@ def test_it_is_a_part_of_the_partition(kind: str) -> None:
     assert not torch.equal(seen.train.x, dataset.train.x)
     assert torch.equal(seen.test.x, dataset.test.x)
     assert torch.equal(as_seen(dataset, deal_out(dataset, settings, 7), 7).train.x, seen.train.x)
+
+
+@pytest.mark.parametrize("kind", ["noise", "scale"])
+def test_a_table_keeps_its_categories_and_what_is_missing(kind: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {"age": rng.normal(50, 9, 80), "pain": rng.choice(["mild", "sharp"], 80), "label": [0, 1] * 40}
+    )
+    table.loc[::4, "age"] = np.nan
+    settings = DataSettings(clients=2, partition="iid", shift=kind, shift_strength=1.0)
+    dataset = from_frames({"train": from_pandas(table, "table")}, None, settings, 1)
+    partition = deal_out(dataset, settings, 1)
+    before, after = dataset.train.x, as_seen(dataset, partition, 1).train.x
+    assert torch.equal(before[:, 1], after[:, 1])
+    assert torch.equal(before[:, 0].isnan(), after[:, 0].isnan())
+    ages = before[:, 0][~before[:, 0].isnan()].numpy()
+    assert 0 < len(ages) < len(before)
+    for k in range(2):
+        mine = partition.everything(k)
+        old, new = (x[mine, 0][~x[mine, 0].isnan()].numpy() for x in (before, after))
+        (amount,) = partition.shift.amounts[k]
+        if kind == "scale":
+            assert new == pytest.approx(old * amount)
+        else:
+            assert (new - old).std() == pytest.approx(amount * ages.std(ddof=1), rel=0.35)
+
+
+def test_texts_are_not_shifted() -> None:
+    texts = pd.DataFrame({"text": ["one", "two"] * 20, "label": [0, 1] * 20})
+    with pytest.raises(UserError, match="not for texts"):
+        fedetf.run(data=texts, clients=2, rounds=1, settings={"data.shift": "noise"})
 
 
 def test_what_is_for_images_is_refused_for_numbers() -> None:

@@ -133,6 +133,8 @@ def deal_samples(dataset: Dataset, settings: DataSettings, seed: int) -> Partiti
 
 def altered(partition: Partition, dataset: Dataset, settings: DataSettings, seed: int) -> Partition:
     """The partition with what ``data.shift`` and ``data.label_noise`` do to each client; :func:`as_seen` applies it."""
+    if settings.shift != "none" and dataset.note is not None and dataset.note.kind == "text":
+        raise UserError(f"data.shift = {settings.shift!r} is for images and numbers, not for texts; leave it out")
     shift = draw_shift(settings, len(partition), dataset.shape, seed)
     if not settings.label_noise:
         return replace(partition, shift=shift)
@@ -152,7 +154,8 @@ def as_seen(dataset: Dataset, partition: Partition, seed: int) -> Dataset:
         return dataset
     x, y = dataset.train.x, dataset.train.y
     if partition.shift is not None:
-        x = shifted(x, partition.shift, [partition.everything(k) for k in range(len(partition))], seed)
+        looks = shifted(x, partition.shift, [partition.everything(k) for k in range(len(partition))], seed)
+        x = looks if dataset.note is None else torch.where(dataset.note.numbers, looks, x)
     if partition.wrong:
         y = torch.from_numpy(_relabelled(y.numpy(), partition.wrong))
     return replace(dataset, train=replace(dataset.train, x=x, y=y))

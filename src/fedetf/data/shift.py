@@ -51,14 +51,25 @@ def draw_shift(settings: DataSettings, clients: int, shape: Sequence[int], seed:
 def shifted(x: Tensor, shift: Shift, parts: Sequence[NDArray[np.int64]], seed: int) -> Tensor:
     """A copy of the inputs ``[N, ...]`` in which each client's samples ``parts[k]`` look as that client sees them."""
     changed = x.clone()
-    spread = x.std(dim=0) if x.is_floating_point() else None  # of each number; pixels have a range instead
+    spread = _spread(x) if x.is_floating_point() else None  # of each number; pixels have a range instead
     for k, (amount, part) in enumerate(zip(shift.amounts, parts, strict=True)):
         if not len(part):
             continue
         rows = torch.from_numpy(part)
-        seen = _SEE[shift.kind](x[rows].float(), amount, spread, torch_stream(seed, "shift-noise", k))
+        mine = x[rows] if x.is_floating_point() else x[rows].float()
+        seen = _SEE[shift.kind](mine, amount, spread, torch_stream(seed, "shift-noise", k))
         changed[rows] = seen if spread is not None else seen.round_().clamp_(0, 255).to(x.dtype)
     return changed
+
+
+def _spread(x: Tensor) -> Tensor:
+    """The standard deviation of each number over the samples ``[N, ...]`` that have it."""
+    there = ~x.isnan()
+    if there.all():
+        return x.std(dim=0)
+    count = there.sum(dim=0).clamp(min=2)
+    deviations = torch.where(there, x - x.nanmean(dim=0), 0.0)
+    return (deviations.square().sum(dim=0) / (count - 1)).sqrt()
 
 
 # --- what one client sees, each (inputs [n, ...], amount, spread, generator) -> inputs --------------------------------

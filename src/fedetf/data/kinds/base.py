@@ -147,6 +147,11 @@ class Note(Record):
         """The widths of the one-hot blocks at the end of a prepared input."""
         return ()
 
+    @property
+    def numbers(self) -> Tensor:
+        """Which parts of a raw input are quantities, for its shape or for all of it: not those that are codes."""
+        return torch.tensor(True)
+
     @classmethod
     @abstractmethod
     def begin(cls, frame: Frame, columns: Sequence[str], settings: DataSettings) -> "Note":

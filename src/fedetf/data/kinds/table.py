@@ -83,6 +83,11 @@ class TableNote(Note):
         """One for each column of categories: a slot for what is unknown or missing, then one for each."""
         return tuple(len(c.categories) + 1 for c in self.columns if c.categories is not None)
 
+    @property
+    def numbers(self) -> Tensor:
+        """The columns of numbers."""
+        return torch.tensor([column.categories is None for column in self.columns])
+
     @classmethod
     def begin(cls, frame: Frame, columns: Sequence[str], settings: DataSettings) -> "TableNote":
         """Columns of numbers, and columns of words with the words that are in them."""

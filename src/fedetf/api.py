@@ -358,7 +358,7 @@ def execute(
             check_free(folder)  # once more: now nobody else can begin in it
         private = engine.private if engine else PrivateStates(None if folder is None else folder / CLIENTS)
         attempt = last_attempt(folder, clients, private) if folder is not None and resumed else None
-        here = with_features(job, partial(_tell_features, heard)) if engine is None else job
+        here = with_features(job, partial(_tell_features, heard))
         federation = Federation(here, schedule, heard, private, engine)
         if attempt is not None:
             attempt.put_into(federation)

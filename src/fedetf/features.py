@@ -5,10 +5,11 @@ model takes it from where it came from, see :func:`with_encoder`.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +25,10 @@ from fedetf.settings import Settings
 BATCH = 64  # small enough for the images of a large network; the same everywhere, so that all runs get the same bits
 
 Tick = Callable[[int, int], None]  # samples done, samples in all
+
+
+def silent(done: int, total: int) -> None:
+    """Tell nobody."""
 
 
 def with_features(job: Job, tick: Tick) -> Job:
@@ -42,22 +47,32 @@ def with_features(job: Job, tick: Tick) -> Job:
         features: Tensor = encoder(prepare(x.to(device, copy=True)))  # it may work in place
         return features.cpu()
 
-    def encoded(samples: Samples) -> Samples:
+    def encoded(samples: Samples, parts: Sequence[Tensor]) -> Samples:
         nonlocal done
-        parts = []
-        for part in pool.map(encode, samples.x.split(BATCH)):
-            parts.append(part)
+        batches = [rows for part in parts for rows in part.split(BATCH) if len(rows)]
+        found = []
+        for part in pool.map(lambda rows: encode(samples.x[rows]), batches):
+            found.append(part)
             done += len(part)
             tick(done, total)
-        return Samples(torch.cat(parts), samples.y)
+        features = torch.cat(found)
+        return Samples(torch.empty_like(features).index_copy_(0, torch.cat(batches), features), samples.y)
 
     # Batches go side by side, each on as many threads as a worker has: however many there are, the bits are the same.
     with (
         cpu_threads(engine.threads),
         ThreadPoolExecutor(workers, "features", torch.set_num_threads, (engine.threads,)) as pool,
     ):
-        features = Dataset(encoded(data.train), encoded(data.test), data.classes)
+        train, test = encoded(data.train, _shares(job)), encoded(data.test, [torch.arange(len(data.test))])
+        features = Dataset(train, test, data.classes, share=data.share)
     return replace(job, dataset=features, encoder=nn.Identity())
+
+
+def _shares(job: Job) -> list[Tensor]:
+    """The samples of each client, and of nobody: a batch is of one client, as at a real site, to the same bits."""
+    shares = [np.sort(job.partition.everything(k)) for k in range(len(job.partition))]
+    rest = np.setdiff1d(np.arange(len(job.dataset.train)), np.concatenate(shares))
+    return [torch.from_numpy(share) for share in (*shares, rest)]
 
 
 def runs_once(encoder: nn.Module, settings: Settings) -> bool:

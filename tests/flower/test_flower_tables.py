@@ -9,6 +9,7 @@ import pytest
 from sites import Wire, assert_same_model, no_pauses
 
 import fedetf
+from fedetf.core.state import load_state
 from fedetf.data.kinds import Sums
 from fedetf.flower.new import new_app
 
@@ -111,6 +112,23 @@ def test_sites_with_columns_of_their_own_give_the_simulators_bits(hospitals: Pat
     ]
     assert columns["chol"].missing
     assert not columns["age"].missing
+
+
+def test_a_frozen_encoder_stays_where_it_is(hospitals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs once at each site, travels nowhere, and gives the simulator's bits."""
+    (tmp_path / "ready_made.py").write_text(
+        "from torch import nn\n\ndef encoder(shape):\n"
+        "    return nn.Sequential(nn.Linear(shape[0], 24), nn.Tanh()).requires_grad_(False)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    wire = federated(tmp_path, hospitals, "no, yes", model="ready_made:encoder", **{"trust-code": True})
+    for node in wire.nodes.values():
+        node["trust-code"] = True
+    wire.run_server()
+    assert_as_simulated(tmp_path, hospitals)
+    kept = [*(tmp_path / "kept").rglob("*.safetensors"), *(tmp_path / "run").rglob("*.safetensors")]
+    assert kept
+    assert not [name for path in kept for name in load_state(path) if name.startswith("encoder.")]
 
 
 def test_a_sites_own_statistics_stay_there(hospitals: Path, tmp_path: Path) -> None:

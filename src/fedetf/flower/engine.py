@@ -19,6 +19,7 @@ from fedetf.engines.placement import find_device
 from fedetf.engines.steps import Missing, Personal, Result, Scored, Step, Trained
 from fedetf.engines.worker import Worker, sent_parameters
 from fedetf.errors import RunError, printable
+from fedetf.features import silent, with_features
 from fedetf.flower.arrays import to_arrays
 from fedetf.flower.bounds import SampleBound, impossible
 from fedetf.flower.describe import to_json
@@ -49,6 +50,8 @@ class FlowerEngine(Engine):
     """
 
     def __init__(self, job: Job, federate: Federate, grid: Grid, ledger: PrivacyLedger, bound: SampleBound):
+        note = job.dataset.note
+        job = with_features(job, silent)  # of a frozen encoder there is nothing to federate, here or at a site
         super().__init__(job, RoundsOnly())
         self.fewest = federate.min_sites
         self.measures = bool(federate.test)
@@ -62,7 +65,6 @@ class FlowerEngine(Engine):
         self._sizes = Sizes(len(job.dataset.classes), net.features, sent_parameters(job.method, net))
         self._most = MARGIN + 2 * self._largest()
         self._notes = job.method.personal_notes(job.settings.personal)
-        note = job.dataset.note
         self._inputs = None if note is None else to_json(note)
         self._complete = False  # whether the sites were waited for
 

@@ -26,6 +26,7 @@ from fedetf.engines.placement import find_device
 from fedetf.engines.steps import Personal, Result, Step, Trained
 from fedetf.engines.worker import Worker, sent_parameters
 from fedetf.errors import RunError, UserError
+from fedetf.features import silent, with_features
 from fedetf.files import is_file, make_folder, read_text, write_whole
 from fedetf.flower.federate import Federate, underscored
 from fedetf.flower.messages import Order
@@ -67,7 +68,7 @@ class Site:
         folder = self._folder(order)
         states, engine = KeptStates(folder), self.job.settings.engine
         with cpu_threads(engine.threads):
-            worker = Worker(self.job, find_device(engine.device))
+            worker = Worker(with_features(self.job, silent), find_device(engine.device))
             self._check_model(received, worker.net, step)
             states.settle(order.accepted)
             result = worker.perform(step, received, states.load(order.accepted, worker.keeps))

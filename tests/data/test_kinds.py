@@ -369,3 +369,12 @@ def test_sums_name_a_column(kind: str) -> None:
 def test_a_text_has_no_more_words_than_bytes() -> None:
     with pytest.raises(ValueError, match="more words than bytes"):
         TextNote(column="text", length=8, tokens=9)
+
+
+def test_without_the_library_a_tokenizer_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedetf.errors.find_spec", lambda name: None)
+    texts = pd.DataFrame({"text": ["one", "two"] * 20, "label": [0, 1] * 20})
+    with pytest.raises(
+        UserError, match=r"data.tokenizer needs tokenizers; install it with: pip install 'fedetf\[text\]'"
+    ):
+        fedetf.run(data=texts, clients=2, rounds=1, settings={"data.tokenizer": str(tmp_path / "tokenizer.json")})

@@ -1,6 +1,7 @@
 """Tables, texts, signals and sound: statistics against NumPy, preparation against SciPy, and one line for bad data."""
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.signal import stft
 
 import fedetf
 from fedetf import UserError
+from fedetf.cli import main
 from fedetf.data import deal_out, load_dataset
 from fedetf.data.fit import fit
 from fedetf.data.frames import Frame, from_pandas, of_columns, read_csv
@@ -378,3 +380,26 @@ def test_without_the_library_a_tokenizer_says_how_to_get_it(tmp_path: Path, monk
         UserError, match=r"data.tokenizer needs tokenizers; install it with: pip install 'fedetf\[text\]'"
     ):
         fedetf.run(data=texts, clients=2, rounds=1, settings={"data.tokenizer": str(tmp_path / "tokenizer.json")})
+
+
+def test_what_is_odd_about_sites_is_said_and_nothing_is_dropped(tmp_path: Path, capsys) -> None:
+    (tmp_path / "data").mkdir()
+    for seed, name in enumerate(("north", "south")):
+        table = frame(1, 40).assign(label=np.where(np.arange(40) % 2, "yes", "no"), pulse=60.0 + seed)
+        if name == "south":
+            table.loc[:2, "label"] = "unsure"
+            table["pulse"] = np.nan
+        table.to_csv(tmp_path / "data" / f"{name}.csv", index=False)
+    quick = ["--rounds", "1", "--epochs", "1", "--engine", "serial", "--out", str(tmp_path / "run")]
+    assert main(["run", "--dataset", str(tmp_path / "data"), *quick, "--set", "personal.enabled=false"]) == 0
+    said = capsys.readouterr().err
+    assert "at one site only: the class 'unsure' (south, samples: 3); if that is a slip of the pen, mend it" in said
+    assert "without a single value, taken for missing: pulse at south" in said
+    held = json.loads((tmp_path / "run" / "partition.json").read_text())["clients"]
+    assert sum(len(client["train"]) + len(client["test"]) for client in held) == 80
+    strange = frame(1, 4).assign(word=["a", "z", "z", None], pulse=60.0)
+    strange.to_csv(tmp_path / "new.csv", index=False)
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
+    answered = capsys.readouterr()
+    assert "the column 'word' holds a category that training has not seen, in 2 rows" in answered.err
+    assert len(answered.out.splitlines()) > 4

@@ -26,6 +26,7 @@ def partition_command(options: argparse.Namespace) -> None:
     """``fedetf partition``."""
 
     from fedetf.data import deal_out, load_dataset
+    from fedetf.data.oddities import oddities
     from fedetf.data.sources import SITE
     from fedetf.files import make_folder, write_whole
     from fedetf.report.figures import partition_figure, save_figure
@@ -48,4 +49,6 @@ def partition_command(options: argparse.Namespace) -> None:
     console = output()
     console.print(title, soft_wrap=True)
     console.print(partition_table(partition))
+    for line in oddities(dataset, partition):
+        console.print(line, soft_wrap=True, markup=False)
     console.print(f"picture: {picture}", soft_wrap=True)

@@ -96,6 +96,7 @@ def _show_run(settings: "Settings", out: Path, work: "Callable[[Job, list[Listen
     from rich.text import Text
 
     from fedetf.api import prepare
+    from fedetf.data.oddities import oddities
     from fedetf.files import is_file
     from fedetf.report.clients import below_majority
     from fedetf.report.progress import make_progress
@@ -105,6 +106,8 @@ def _show_run(settings: "Settings", out: Path, work: "Callable[[Job, list[Listen
     terminal = Console(stderr=True, highlight=False)
     with terminal.status(Text(f"loading {settings.data.name}")):  # seen on a terminal only, and gone when it is done
         job = prepare(settings)
+    for line in oddities(job.dataset, job.partition):
+        terminal.print(line, soft_wrap=True, markup=False)
     progress = make_progress(terminal)
     try:
         with saying(f"what was done is saved; go on with: fedetf resume {out}"):

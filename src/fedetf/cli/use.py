@@ -107,6 +107,9 @@ def _tables(model: "Model", paths: Sequence[Path]) -> Iterator[tuple[list[str], 
 
     assert model.inputs.note is not None
     names, frame = read_tables(paths, model.inputs.note)
+    for column, count in model.inputs.note.strange(model.inputs.note.read(frame).x).items():
+        rows = f"{count} row{'s' if count > 1 else ''}"
+        print(f"the column {column!r} holds a category that training has not seen, in {rows}", file=sys.stderr)
     yield names, model.rows(frame)
 
 

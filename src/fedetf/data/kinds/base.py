@@ -166,6 +166,10 @@ class Note(Record):
     def read(self, frame: Frame) -> Raw:
         """Rows of a table as raw inputs."""
 
+    def strange(self, x: Tensor) -> dict[str, int]:
+        """Columns that hold categories which training has not seen, and in how many of the raw inputs ``[n, …]``."""
+        return {}
+
     def of_files(self, paths: Sequence[Path]) -> Frame:
         """Single files, one input each, as a table that :meth:`read` takes."""
         raise UserError(f"the model takes the rows of a table; give a CSV or Parquet file, not {paths[0].name}")

@@ -111,6 +111,15 @@ class TableNote(Note):
             block[:, j] = [column.code(v, f"{frame.where}: row {i}") for i, v in enumerate(values, start=1)]
         return Raw(torch.from_numpy(block), np.arange(len(frame)))
 
+    def strange(self, x: Tensor) -> dict[str, int]:
+        """Those that have no slot of their own."""
+        counts = {
+            column.name: int((x[:, j] == UNKNOWN).sum())
+            for j, column in enumerate(self.columns)
+            if column.categories is not None
+        }
+        return {name: count for name, count in counts.items() if count}
+
     def sums(self, x: Tensor) -> Sums:
         """Counts, sums, squares and ranges of numbers; the categories that occur."""
         cells = zip(self.columns, x.numpy().T, strict=True)

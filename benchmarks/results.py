@@ -60,13 +60,14 @@ class Runs:
         return bool(self.seeds)
 
     def by_seed(self, row: str, metric: str = "general") -> dict[int, float]:
-        """A value for each seed that has it."""
-        calibrated = self.rows.get(CCVR, ()) if (row, metric) == (FEDAVG, "general") else ()
+        """A value for each seed that has it; of ``final``, the general accuracy of the final model."""
+        before = self.rows.get(CCVR, ()) if row == FEDAVG and metric != "personal" else ()  # it calibrates in the end
+        last = 1 if metric == "final" else LAST
         # Older runs of CCVR have no calibrated model but the final one, so that its value is that one's.
-        of_final = row == CCVR and metric == "general"
+        of_final = metric == "final" or (row == CCVR and metric == "general")
         values = {run.seed: run.result.general if of_final else run.value(metric) for run in self.rows[row]}
         known = {seed: value for seed, value in values.items() if value is not None}
-        return dict(sorted(({run.seed: uncalibrated(run) for run in calibrated} | known).items()))
+        return dict(sorted(({run.seed: uncalibrated(run, last) for run in before} | known).items()))
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -120,8 +121,9 @@ class Runs:
         return 100 * pair.mean
 
     def pair(self, row: str, other: str, metric: str = "general") -> Paired | None:
-        """The differences, seed by seed."""
-        return paired(self.by_seed(row, metric), self.by_seed(other, metric))
+        """The differences, seed by seed; CCVR is compared like with like, final model with final model."""
+        like = "final" if metric == "general" and CCVR in (row, other) else metric
+        return paired(self.by_seed(row, like), self.by_seed(other, like))
 
     def majority(self) -> float | None:
         """What always each client's most frequent class would reach on its own test images, in percent, if known."""
@@ -183,7 +185,8 @@ class Runs:
                 if pair.low is not None and pair.high is not None:
                     interval = f"{100 * pair.low:+.1f} to {100 * pair.high:+.1f}"
                 each = ", ".join(f"{100 * value:+.1f}" for value in pair.differences.values())
-                lines.append([metric, other, f"{100 * pair.mean:+.1f}", interval, each, verdict.value])
+                shown = f"{other}, final models" if (other, metric) == (CCVR, "general") else other
+                lines.append([metric, shown, f"{100 * pair.mean:+.1f}", interval, each, verdict.value])
         return markdown(["accuracy", f"{row} less", "mean", "95 % interval", "each seed", "shown"], lines)
 
     # by other metrics than accuracy
@@ -213,9 +216,9 @@ def plus_minus(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
-def uncalibrated(run: Run) -> float:
-    """The mean of the last five rounds of CCVR before it calibrates in the end: FedAvg's."""
-    return statistics.mean(line.general for line in run.rounds[-LAST:] if line.general is not None)
+def uncalibrated(run: Run, last: int = LAST) -> float:
+    """The mean of the last rounds of CCVR before it calibrates in the end: FedAvg's."""
+    return statistics.mean(line.general for line in run.rounds[-last:] if line.general is not None)
 
 
 def name_of(method: str) -> str:

@@ -145,19 +145,22 @@ class DataSettings(Section):
     )
 
     def describe(self) -> str:
-        """How the data is dealt out, in a few words."""
+        """How the data is dealt out and changed, in a few words."""
+        return ", ".join([self.dealt(), *self.alterations()])
+
+    def dealt(self) -> str:
+        """How it is dealt out."""
         sizes = None if self.size_alpha is None else f"sizes with alpha = {self.size_alpha:g}"
         details = {
             "dirichlet": ", ".join(filter(None, [f"alpha = {self.alpha:g}", sizes])),
             "quantity": sizes or "skewed sizes",
             "shards": f"{self.shards} classes each",
         }
-        dealt = details.get(self.partition, self.partition)
         if self.site_column is not None:
-            dealt = f"one for each {self.site_column}"
-        return ", ".join([dealt, *self._alterations()])
+            return f"one for each {self.site_column}"
+        return details.get(self.partition, self.partition)
 
-    def _alterations(self) -> list[str]:
+    def alterations(self) -> list[str]:
         """What is special about the clients or changed of their data, a few words each."""
         noisy = f"{100 * self.label_noise:g} % wrong labels at {100 * self.noisy_clients:g} % of them"
         special = {

@@ -15,6 +15,7 @@ from scipy import stats
 from fedetf.cli import main
 from fedetf.comparison.standing import Standing, chosen_rival, judge_columns
 from fedetf.rng import numpy_stream
+from fedetf.statistics import Verdict
 
 METHODS = ["fedavg", "ditto", "fedetf"]
 SEEDS = (7, 8, 9)
@@ -82,14 +83,37 @@ def test_holms_family_is_all_comparisons_of_a_setting() -> None:
 
 
 @pytest.mark.slow
-def test_the_best_of_many_is_chosen_by_the_same_numbers_so_all_pairs_count() -> None:
+@pytest.mark.parametrize("options", [{}, {"against": 0}])
+def test_the_best_of_many_is_chosen_by_the_same_numbers_so_all_pairs_count(options: dict[str, int]) -> None:
     """Six times the same code: marks are as rare as the level says, though the leader is picked after the fact."""
     rng, marked = numpy_stream(7, "simulation"), 0
     for _ in range(400):
         level = rng.normal(0.5, 0.05, 5)
         rivals = [dict(enumerate(level + rng.normal(0, 0.01, 5))) for _ in range(6)]
-        marked += any(standing.best for standing in standings(*rivals))
+        marked += any(standing.best for standing in standings(*rivals, **options))
     assert marked / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
+
+
+@pytest.mark.parametrize("methods", [2, 3, 6, 10])
+def test_marks_never_contradict_words(methods: int) -> None:
+    rng, marked, unlike = numpy_stream(7, "contradictions", methods), 0, 0
+    for _ in range(60):
+        level, steps = rng.normal(0.5, 0.05, 5), rng.normal(0, 0.02, methods)
+        columns = {c: [dict(enumerate(level + step + rng.normal(0, 0.01, 5))) for step in steps] for c in "ab"}
+        for name, column in judge_columns(columns, against=0).items():
+            words = [standing.verdict for standing in column.standings]
+            best = [standing.best for standing in column.standings]
+            leader = max(range(methods), key=lambda number: sum(columns[name][number].values()))
+            assert not any(mark and word is Verdict.BEHIND for mark, word in zip(best, words, strict=True))
+            if leader == 0 and any(best):
+                assert best == [word is not Verdict.BEHIND for word in words]
+            elif any(best):
+                assert best[0] == (words[leader] is not Verdict.AHEAD)
+            marked += any(best)
+            alone = judge_columns({name: columns[name]})[name].standings
+            unlike += best != [standing.best for standing in alone]
+    assert marked > 20
+    assert unlike > 0  # both families alone would have said something else
 
 
 class FirstTable(html.parser.HTMLParser):

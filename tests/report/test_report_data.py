@@ -155,6 +155,22 @@ def test_titles_name_what_was_reduced() -> None:
     assert "no personal stage" in caption(planned)
 
 
+def test_what_is_held_out_or_done_to_updates_is_said() -> None:
+    less = {"data.validation_fraction": 0.2, "data.unseen": 2, "update.bits": 8, "train.steps": 4, "data.imbalance": 10}
+    make_run(Path("runs/a"), **less)
+    tables()
+    head = Path("page.html").read_text("utf-8").split("</header>")[0]
+    held_out = "20 % of the training data held out to validate"
+    assert f"(reduced: {held_out}, 2 unseen clients)" in head
+    subtitle = head.split('data-part="subtitle">')[1].split("</p>")[0]
+    assert "local steps 4" in subtitle
+    assert "local epochs" not in subtitle  # they do not count
+    assert "a long tail of 10 to 1 · update.bits = 8" in subtitle
+    said = caption(plan(["fedavg"], [7], None, less, False, Path("g"))[1])
+    assert f"{held_out}, update.bits = 8; seeds 7" in said
+    assert "2 of them unseen" in said
+
+
 def test_a_run_that_completed_its_model_once_only_is_said_to_be_so() -> None:
     make_run(Path("runs/old"), "ccvr")
     tables()

@@ -240,8 +240,10 @@ def test_the_command_line_leaves_tables_pictures_settings_and_a_page(
     flags += ["--epochs", "1", "--model", "mlp", "--engine", "serial", *small, "--out", str(out)]
     assert main(["tune", *flags, "--then-compare", "--seeds", "7,8"]) == 0
     stdout, stderr = capsys.readouterr()
-    assert "[1/4] fedavg, trial 1, lr = 0.04, seed 7: validation" in stderr
-    assert "held out, after the only round. Nothing was chosen on test data" in stdout
+    assert "[1/4] fedavg, trial 1, lr = 0.04, seed 1: validation" in stderr
+    assert "was tuned on too" not in stdout
+    assert "held out, after the only round; of a method without" in stdout
+    assert "Nothing was chosen on test data" in stdout
     assert "references (local, pooled) were not tuned" in stdout
     (majority,) = re.findall(r"^\| majority class \(reference\) \|(.*)$", stdout, re.MULTILINE)
     assert majority.split("|")[0].strip() == "-"  # it has no learning rate
@@ -257,6 +259,8 @@ def test_the_command_line_leaves_tables_pictures_settings_and_a_page(
     assert "of its tuning" in page
     passes = next(each["image_passes"] for each in note["methods"] if each["method"] == "fedavg")
     assert f">{passes:,}</td>" in page
+    assert {fedetf.config.resolve(str(file)).seed for file in out.glob("trials/*/config.toml")} == {1}
+    assert fedetf.config.resolve(str(out / "fedavg.toml")).seed == 7  # of a run, as always
     assert main(["tune", *flags, "--then-compare", "--seeds", "7,8"]) == 0  # nothing is run again
     assert capsys.readouterr().err.count("was done before") == 4 + 4 * 2  # two references are compared too
 

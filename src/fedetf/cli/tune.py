@@ -100,4 +100,9 @@ def tune_command(options: argparse.Namespace) -> None:
         )
     write_whole(comparison.folder / TUNING, to_json(tuning).encode())
     show(comparison)
+    if tuning.trial.seed in seeds:
+        console.print(
+            f"Seed {tuning.trial.seed} was tuned on too: its partition may suit what was chosen. For a claim, give the "
+            "trials another one: --seed S."
+        )
     console.print("The references (local, pooled) were not tuned: they have the settings that the command gives.")

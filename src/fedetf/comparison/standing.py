@@ -65,28 +65,27 @@ def judge_columns(
     >>> [standing.words for standing in found.standings], [standing.best for standing in found.standings]
     (['behind', ''], [False, True])
     """
-    judged = {name: _column(scores, references, lower) for name, scores in columns.items()}
-    if against is None or against in references:
-        return judged
+    judged = {name: _column(scores, references) for name, scores in columns.items()}
     family = {
         (name, rival): _difference(columns[name], column.seeds, rival, against)
         for name, column in judged.items()
         for rival in range(len(column.standings))
-        if rival != against and rival not in references
+        if against is not None and against not in references and rival != against and rival not in references
     }
     toward_better = [_turned(each) if lower else each for each in family.values()]
     said = zip(family.items(), corrected(toward_better), verdicts(toward_better), strict=True)
     for ((name, rival), difference), p, verdict in said:
         standings = judged[name].standings
         standings[rival] = replace(standings[rival], difference=difference, p=p, verdict=verdict)
+    for name, column in judged.items():
+        for rival in _best(columns[name], column, against, references, lower) if column.seeds else ():
+            column.standings[rival] = replace(column.standings[rival], best=True)
     return judged
 
 
-def _column(rivals: Sequence[Scores], references: Sequence[int], lower: bool) -> Column:
+def _column(rivals: Sequence[Scores], references: Sequence[int]) -> Column:
     seeds = common_seeds([scores for number, scores in enumerate(rivals) if number not in references])
-    spreads = [Spread.of(on_seeds(seeds, scores).values()) for scores in rivals]
-    best = _best([on_seeds(seeds, scores) for scores in rivals], references, lower) if seeds else set()
-    return Column(seeds, [Standing(spread, best=number in best) for number, spread in enumerate(spreads)])
+    return Column(seeds, [Standing(Spread.of(on_seeds(seeds, scores).values())) for scores in rivals])
 
 
 def common_seeds(rivals: Sequence[Collection[int]]) -> list[int]:
@@ -104,11 +103,15 @@ def _difference(rivals: Sequence[Scores], seeds: Sequence[int], rival: int, agai
     return paired(on_seeds(seeds, rivals[rival]), on_seeds(seeds, rivals[against]))
 
 
-def _best(rivals: Sequence[Scores], references: Sequence[int], lower: bool) -> set[int]:
+def _best(
+    columns: Sequence[Scores], column: Column, against: int | None, references: Sequence[int], lower: bool
+) -> set[int]:
     """The leader and those who are not shown to be behind it; nobody if nobody is.
 
-    The leader is chosen by the same numbers, so Holm's correction is for all pairs, not only for its own.
+    The leader is chosen by the same numbers, so Holm's correction is for all pairs, not only for its own. Of the rival
+    that all are compared with, the words have said who is ahead and who behind: marks say nothing else.
     """
+    rivals = [on_seeds(column.seeds, scores) for scores in columns]
     there = [number for number, scores in enumerate(rivals) if scores and number not in references]
     if len(there) < 2:
         return set()
@@ -116,10 +119,14 @@ def _best(rivals: Sequence[Scores], references: Sequence[int], lower: bool) -> s
     leader = (min if lower else max)(there, key=lambda number: means[number])
     others = [number for number in there if number != leader]
     pairs = [(leader, number) for number in others] + list(itertools.combinations(others, 2))
-    differences = [paired(rivals[a], rivals[b]) for a, b in pairs]
-    words = verdicts(differences)[: len(others)]
+    words = verdicts([paired(rivals[a], rivals[b]) for a, b in pairs])[: len(others)]
     shown = {Verdict.AHEAD, Verdict.BEHIND}  # of the leader: the interval is away from zero
     behind = {number for number, word in zip(others, words, strict=True) if word in shown}
+    if against in there:
+        said = {number: column.standings[number].verdict for number in there}
+        behind -= {against} if leader != against else behind
+        behind |= {number for number, word in said.items() if word is Verdict.BEHIND}
+        behind |= {against} if said[leader] is Verdict.AHEAD else set()
     return set(there) - behind if behind else set()
 
 

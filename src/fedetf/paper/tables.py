@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedetf.comparison.caption import conditions, failures
 from fedetf.comparison.metric import ACCURACY
-from fedetf.comparison.standing import Column, Standing, chosen_rival, judge_columns
+from fedetf.comparison.standing import Column, Standing, chosen_rival, common_seeds, judge_columns, on_seeds
 from fedetf.files import make_folder, write_whole
 from fedetf.metrics import QUANTITIES
 from fedetf.paper.figures import FIGURES
@@ -17,7 +17,7 @@ from fedetf.paper.run import Reproduction
 from fedetf.paper.verdicts import in_the_paper, judge, paper_values, sentence
 from fedetf.redact import without_folders
 from fedetf.report.figures import save_figure
-from fedetf.report.numbers import WORDS, with_interval
+from fedetf.report.numbers import WORDS, seeds_of, with_interval
 from fedetf.report.page import About, write_report
 from fedetf.runs.read import ACCURACIES
 
@@ -117,12 +117,15 @@ def accuracy_table(reproduction: Reproduction, column: str) -> str:
     printed = {row.name: row.values for row in reproduction.experiment.row}
     paper = [paper_values(printed, row, names.index(column)) for row in rows]
     columns: dict[str, Sequence[str]] = {"method": rows}
-    judged = _judged(reproduction, column)
+    judged, seeds = _judged(reproduction, column), list[str]()
     for metric, theirs in zip(ACCURACIES, zip(*paper, strict=True), strict=True):
         columns[f"{metric} (%)"] = [_marked(standing) for standing in judged[metric].standings]
         if any(value != "-" for value in theirs):
             columns[f"paper's {metric} (%)"] = theirs
-    columns["seeds"] = [str(len(reproduction.results.runs.get((row, column), []))) for row in rows]
+    for place, row in enumerate(rows):
+        own = [run.seed for run in reproduction.results.runs.get((row, column), [])]
+        seeds.append(seeds_of({metric: each.standings[place] for metric, each in judged.items()}, own))
+    columns["seeds"] = seeds
     return _table(columns)
 
 
@@ -131,9 +134,11 @@ def measures_table(reproduction: Reproduction, column: str) -> str:
     rows = reproduction.rows(column)
     columns: dict[str, Sequence[str]] = {"method": rows}
     for metric, name in MEASURES.items():
-        values = [reproduction.results.values(row, column, metric) for row in rows]
+        values = [reproduction.results.by_seed(row, column, metric) for row in rows]
+        seeds = common_seeds(values)
         if any(values):
-            columns[name] = [f"{statistics.mean(v):.4f}" if v else "-" for v in values]
+            counted = [on_seeds(seeds, each).values() for each in values]
+            columns[name] = [f"{statistics.mean(v):.4f}" if v else "-" for v in counted]
     return _table(columns) if len(columns) > 1 else ""
 
 

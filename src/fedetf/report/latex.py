@@ -81,7 +81,9 @@ def _caption(table: Table, caption: str) -> str:
     what = "Accuracy" if table.metric == ACCURACY else table.metric.title
     references = " Below the line: references, not ranked." if any(line.reference for line in table.lines) else ""
     general = "General: the global model, mean of the last five rounds. Personal: mean over clients."
-    return f"{what}, mean±sample standard deviation over seeds. {general}{references} {caption}."
+    less = any(len(line.runs) < len(line.seeds) for line in table.counted if line.runs)
+    counted = " Only seeds that all methods of a setting have are counted." if less else ""
+    return f"{what}, mean±sample standard deviation over seeds. {general}{references}{counted} {caption}."
 
 
 def _marks(table: Table) -> str:

@@ -9,9 +9,10 @@ from fedetf.statistics import Paired, Spread
 
 DEVIATION = "± is the sample standard deviation over seeds (divided by n − 1)"
 WORDS = (
-    "Words and bold follow the 95 % interval of the paired differences, after Holm's correction; the intervals "
-    "shown are not corrected. In bold: the best, and those that are not shown to be behind it; nothing is in bold if "
-    "no method is shown to be behind"
+    "Words and bold follow the 95 % interval of the paired differences, after Holm's correction: words for all "
+    "comparisons of a setting with that one method, bold for all other pairs in a column, since the best is picked by "
+    "the same numbers. The intervals shown are not corrected. In bold: the best, and those that are not shown to be "
+    "behind it, or behind that one method; nothing is in bold if no method is shown to be behind"
 )
 COLUMNS = (
     "General is the global model on the test set, the mean of the last five rounds (of all, if there are fewer); final "

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from fedetf.comparison.caption import reductions
+from fedetf.comparison.caption import reductions, unusual
 from fedetf.own_code import asks_for_code
 from fedetf.redact import bare, without_folders
 from fedetf.report.groups import Arrangement, Group, show, stage
 from fedetf.report.html import Html, heading, join, table, tag
 from fedetf.runs.read import Problem, Run, in_words
+from fedetf.settings import DataSettings
 
 DASH = "–"
 
@@ -33,14 +34,20 @@ def title(arranged: Arrangement) -> str:
 
 def subtitle(arranged: Arrangement) -> str:
     """What all runs have in common."""
+    common = arranged.common
     parts = [("model.name", "{}"), ("data.clients", "{} clients"), ("train.participation", "participation {}")]
-    if arranged.common.get("data.site_column"):
+    if common.get("data.site_column"):
         parts.insert(2, ("data.site_column", "one for each {}"))
-    elif arranged.common.get("data.partition") == "dirichlet" and not any(_elsewhere(arranged)):
+    elif common.get("data.partition") == "dirichlet" and not any(_elsewhere(arranged)):
         parts.insert(2, ("data.alpha", "alpha = {}"))
-    parts += [("train.rounds", "{} rounds"), ("train.epochs", "local epochs {}"), ("train.lr", "learning rate {}")]
-    parts += [("fidelity", "fidelity {}")]
-    shared = [form.format(show(arranged.common[key])) for key, form in parts if key in arranged.common]
+    parts += [("train.rounds", "{} rounds")]
+    if "train.steps" not in arranged.axes:
+        by_steps = common.get("train.steps") is not None
+        parts += [("train.steps", "local steps {}") if by_steps else ("train.epochs", "local epochs {}")]
+    parts += [("train.lr", "learning rate {}"), ("fidelity", "fidelity {}")]
+    shared = [form.format(show(common[key])) for key, form in parts if key in common]
+    dealt = {key.removeprefix("data."): value for key, value in common.items() if key.startswith("data.")}
+    shared += [*DataSettings.model_construct(**dealt).alterations(), *unusual(common)]
     seeds = sorted({seed for group in arranged.groups for seed in group.seeds})
     shared.append(f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}")
     return " · ".join(shared)

@@ -43,8 +43,9 @@ def caption(tuning: Tuning) -> str:
     share, on = tuning.trial.data.validation_fraction, conditions([tuning.trial], trained=False)
     return (
         f"Trials: {on}, {tuning.trial.train.describe()}, "
-        f"seed {tuning.trial.seed}. Validation is the accuracy on {share:g} of each client's training split, which is "
-        f"held out, {_averaged(tuning.trial.train.rounds)}. Nothing was chosen on test data."
+        f"seed {tuning.trial.seed}. Validation is the accuracy, balanced over classes, on {share:g} of each client's "
+        f"training split, which is held out, {_averaged(tuning.trial.train.rounds)}; of a method without a global "
+        "model, the mean of the clients' own. Nothing was chosen on test data."
     )
 
 

@@ -30,6 +30,7 @@ from fedetf.tuning.space import Space, default_space, read_space
 from fedetf.tuning.trials import Trial, Trials
 
 FRACTION = 0.2  # of each client's training split is held out, if the settings hold out nothing
+SEED = 1  # of all trials; not that of a run, so that no partition is reported that was also tuned on
 SHARE = 4  # a trial has a fourth of the rounds, unless the user says otherwise
 JOURNAL = "journal.jsonl"
 
@@ -100,7 +101,8 @@ def tune(
     trials:
         Of each method.
     preset, settings, trust_code, short:
-        As for :func:`fedetf.run`; ``"fedavg:train.lr"`` is for one method only.
+        As for :func:`fedetf.run`; ``"fedavg:train.lr"`` is for one method only. Unless they name a seed, it is 1 for
+        all trials: take one that no result is reported of.
     space:
         A TOML file of what is tried, instead of the learning rate and every number of the method's own.
     trial_rounds:
@@ -212,7 +214,7 @@ def _plan(
         tried = default_space(each.kind, settings.train.lr) if spaces is None else {**common, **single}
         if not tried:
             raise UserError(f"{space} says nothing for {each.label}; add [methods.{each.label}.train] or [train]")
-        trial = {**full, **_short(settings, rounds), "personal.enabled": not each.kind.has_global}
+        trial = {"seed": SEED, **full, **_short(settings, rounds), "personal.enabled": not each.kind.has_global}
         planned.append(Planned(each, preset, full, trial, tried, trust_code))
         planned[-1].check()
     return planned

@@ -94,10 +94,10 @@ def test_the_best_of_many_is_chosen_by_the_same_numbers_so_all_pairs_count(optio
     assert marked / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
 
 
-@pytest.mark.parametrize("methods", [2, 3, 6, 10])
+@pytest.mark.parametrize("methods", [2, 3, 6])
 def test_marks_never_contradict_words(methods: int) -> None:
     rng, marked, unlike = numpy_stream(7, "contradictions", methods), 0, 0
-    for _ in range(60):
+    for _ in range(30):
         level, steps = rng.normal(0.5, 0.05, 5), rng.normal(0, 0.02, methods)
         columns = {c: [dict(enumerate(level + step + rng.normal(0, 0.01, 5))) for step in steps] for c in "ab"}
         for name, column in judge_columns(columns, against=0).items():
@@ -112,7 +112,7 @@ def test_marks_never_contradict_words(methods: int) -> None:
             marked += any(best)
             alone = judge_columns({name: columns[name]})[name].standings
             unlike += best != [standing.best for standing in alone]
-    assert marked > 20
+    assert marked > 10
     assert unlike > 0  # both families alone would have said something else
 
 

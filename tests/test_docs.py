@@ -234,6 +234,19 @@ def test_every_command_and_flag_is_in_the_reference() -> None:
         assert {flag for flag in flags if flag not in part} == set(), name
 
 
+def test_the_changelog_has_the_usual_form_and_begins_with_this_version() -> None:
+    """That of https://keepachangelog.com: versions with dates, newest first, and under each what kind of change."""
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    versions = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", text, re.MULTILINE)
+    assert versions[0] == fedetf.__version__
+    assert versions == sorted(versions, key=lambda version: [int(part) for part in version.split(".")], reverse=True)
+    assert len(re.findall(r"^## ", text, re.MULTILINE)) == len(versions)
+    kinds = set(re.findall(r"^### (.+)$", text, re.MULTILINE))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        assert part.split("\n")[2].startswith("### ")  # no line stands outside of them
+
+
 def test_citation_is_of_this_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert citation["version"] == fedetf.__version__

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Message
 from sites import Wire, assert_same_model, no_pauses
 
 import fedetf
@@ -155,6 +156,27 @@ def test_what_leaves_a_site_before_the_first_round_are_sums(hospitals: Path, tmp
         assert set(answer.content) == {"sums"}
         sums = Sums.model_validate_json(answer.content["sums"]["json"])
         assert {c.name for c in sums.columns} <= {"age", "chol", "pain"}
+
+
+@pytest.mark.parametrize("lie", [{"total": 1e140}, {"squares": 1e300}, {"count": 2**52, "total": 1e20}])
+def test_a_site_that_lies_about_its_numbers_is_not_believed(
+    hospitals: Path, tmp_path: Path, lie: dict, caplog: pytest.LogCaptureFixture
+) -> None:
+    def spoilt(request: Message, answer: Message) -> Message:
+        if request.metadata.message_type == "query.describe" and request.metadata.dst_node_id == 102:
+            sums = json.loads(answer.content["sums"]["json"])
+            sums["columns"][0] |= lie  # age, which is 50 to 65 in the mean, with a standard deviation of 9
+            answer.content["sums"]["json"] = json.dumps(sums)
+        return answer
+
+    wire = federated(tmp_path, hospitals, "no, yes", "fedavg")
+    wire.spoil = spoilt
+    with caplog.at_level("WARNING", "flwr"):
+        wire.run_server()
+    (age, *_) = json.loads((tmp_path / "run" / "inputs.json").read_text())["columns"]
+    assert 50 < age["mean"] < 65
+    assert 8 < age["std"] < 15
+    assert "switzerland: its numbers are left out of the statistics of age: far too large, or too many" in caplog.text
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs heart-disease in ../shared/data or $FEDETF_TEST_DATA")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from fedetf.models.load import Model
 
-BATCH = 256  # images in memory at a time
-
 Answer = dict[str, Any]  # {"name": path or row, "classes": [{"class": name, "probability": p}, ...]}
 
 
@@ -95,8 +93,9 @@ def _images(model: "Model", paths: Sequence[Path]) -> Iterator[tuple[list[str], 
     from fedetf.models.load import image_files, read_images
 
     images = image_files(paths)
-    for start in range(0, len(images), BATCH):
-        some = images[start : start + BATCH]
+    step = model.inputs.at_once
+    for start in range(0, len(images), step):
+        some = images[start : start + step]
         with torch.no_grad():
             yield [str(path) for path in some], model(read_images(some, model.inputs))
 

@@ -11,19 +11,23 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import PIL
+import torch
 from filelock import FileLock, Timeout
-from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from fedetf import __version__
 from fedetf.core.state import load_checked, nbytes, save_state
 from fedetf.data.samples import Dataset, Samples
 from fedetf.errors import UserError
-from fedetf.files import TENSORS, digest, make_folder, mark_used, matching, remove, used_last, user_cache
+from fedetf.files import TENSORS, UnfitFile, digest, make_folder, mark_used, matching, remove, used_last, user_cache
+from fedetf.runs.records import fitting
 from fedetf.settings import DataSettings
 
 MOST = 8 * 2**30  # bytes of all entries together; those that were not used for longest go first
@@ -33,7 +37,13 @@ LATER = {"name", "clients", "partition", "alpha", "shards", "min_size", "strict"
 LATER |= {"test_fraction", "validation_fraction"}
 
 
-NOTED = ("classes", "held_out", "by_clients")  # what a dataset is besides its samples
+class Entry(BaseModel):
+    """What a dataset is besides its samples, and the site of each training sample."""
+
+    classes: Annotated[list[str], Field(min_length=1)]
+    held_out: str
+    by_clients: bool
+    sites: list[str] | None
 
 
 def cached(files: Iterable[Path], settings: DataSettings, seed: int, load: Callable[[], Dataset]) -> Dataset:
@@ -74,14 +84,16 @@ def _key(files: Iterable[Path], settings: DataSettings, seed: int) -> str:
 def _read(path: Path) -> Dataset | None:
     """An entry, if it is there and whole."""
     try:
-        about, tensors = load_checked(path)
-        sites = None if about["sites"] is None else np.array(about["sites"])
-        splits = {name: _restored(tensors, name, sites if name == "train" else None) for name in ("train", "test")}
-        if sites is not None and sites.shape != splits["train"].y.shape:
-            return None
+        content, tensors = load_checked(path)
+        about = fitting(Entry, content, str(path))
+        train, test = (_restored(tensors, name, len(about.classes)) for name in ("train", "test"))
+        if about.sites is not None:
+            train = replace(train, sites=np.array(about.sites))
+            if len(about.sites) != len(train):
+                return None
         mark_used(path)
-        return Dataset(splits["train"], splits["test"], **{name: about[name] for name in NOTED})
-    except (OSError, UserError, LookupError, TypeError, ValueError):  # not there, or damaged: it is made anew
+        return Dataset(train, test, **about.model_dump(exclude={"sites"}))
+    except (OSError, UserError, LookupError):  # not there, or damaged: it is made anew
         return None
 
 
@@ -90,7 +102,7 @@ def _write(dataset: Dataset, path: Path) -> None:
     if dataset.note is not None:
         return  # other kinds are read in no time
     splits = {"train": dataset.train, "test": dataset.test}
-    tensors = {f"{name}.x": _rows(samples.x) for name, samples in splits.items()}
+    tensors = {f"{name}.x": samples.x.permute(0, 2, 3, 1) for name, samples in splits.items()}  # as they lie in memory
     tensors |= {f"{name}.y": samples.y for name, samples in splits.items()}
     if nbytes(tensors) > MOST // 2:
         return
@@ -100,7 +112,7 @@ def _write(dataset: Dataset, path: Path) -> None:
     make_folder(path.parent, private=True)
     try:
         with FileLock(path.with_suffix(".lock"), timeout=0):
-            about = {name: getattr(dataset, name) for name in NOTED}
+            about = {name: getattr(dataset, name) for name in ("classes", "held_out", "by_clients")}
             save_state(tensors, path, {**about, "sites": None if sites is None else sites.tolist()})
             _make_room(path.parent)
     except Timeout:
@@ -117,11 +129,9 @@ def _make_room(folder: Path) -> None:
             remove(path.with_suffix(".lock"))
 
 
-def _rows(x: Tensor) -> Tensor:
-    """Images with their channels last, as they lie in memory; all else as it is."""
-    return x.permute(0, 2, 3, 1) if x.ndim == 4 else x
-
-
-def _restored(tensors: dict[str, Tensor], name: str, sites: NDArray[np.str_] | None) -> Samples:
-    x = tensors[f"{name}.x"]
-    return Samples(x.permute(0, 3, 1, 2) if x.ndim == 4 else x, tensors[f"{name}.y"], sites)
+def _restored(tensors: dict[str, Tensor], name: str, classes: int) -> Samples:
+    x, y = tensors[f"{name}.x"], tensors[f"{name}.y"]
+    sound = x.ndim == 4 and x.dtype == torch.uint8 and y.dtype == torch.int64 and y.shape == x.shape[:1] and len(y)
+    if not sound or not 0 <= int(y.min()) <= int(y.max()) < classes:
+        raise UnfitFile("an entry of the cache is damaged")
+    return Samples(x.permute(0, 3, 1, 2), y)

@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from torch import Tensor
 
-from fedetf.data.kinds import KINDS, Note, Sums
+from fedetf.data.kinds import KINDS, Note, Sums, making
 from fedetf.data.partition import Partition
 from fedetf.data.samples import Dataset
 from fedetf.errors import UserError
@@ -85,17 +84,18 @@ def fit(told: Sequence[Sums], settings: DataSettings) -> Note:
     kinds = sorted({part.kind for part in told})
     if len(kinds) != 1 or kinds[0] not in KINDS:
         raise UserError(f"the sites hold data of different kinds: {', '.join(kinds)}; name one in data.kind")
-    try:
+    with making(kinds[0], "what the sites tell of their data"):  # each may tell what it likes
         return KINDS[kinds[0]].fit(told, settings)
-    except ValidationError as error:  # too many columns or channels, or too few: each site may tell what it likes
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise UserError(f"what the sites tell of their data does not make a {kinds[0]} ({place}); check it") from None
 
 
 def recoded(dataset: Dataset, note: Note) -> Dataset:
-    """The dataset with the raw inputs of a note that was fitted to it and others."""
+    """The dataset with the raw inputs of a note that was fitted to it and others, or that claims to be."""
     assert dataset.note is not None
+    if type(note) is not type(dataset.note):
+        raise UserError(f"the note on inputs is of a {note.kind}, but the data are of the kind {dataset.note.kind}")
     train, test = (
         replace(samples, x=dataset.note.recoded(samples.x, note)) for samples in (dataset.train, dataset.test)
     )
+    if tuple(train.x.shape[1:]) != note.shape:
+        raise UserError(f"the note on inputs is for the shape {note.shape}, but the data have {train.x.shape[1:]}")
     return replace(dataset, train=train, test=test, note=note)

@@ -36,6 +36,12 @@ def folder_splits(folder: Path) -> tuple[Splits, str | None]:
     )
 
 
+def class_files(folder: Path) -> list[Path]:
+    """All files that :func:`folder_splits` may read, behind links as well, by their names in the folder."""
+    inside = (path for pattern in ("*/*", "*/*/*") for path in folder.glob(pattern))
+    return sorted(path for path in inside if path.suffix.lower() in ENDINGS and path.is_file())
+
+
 def class_folder(folder: Path) -> Frame:
     """``<class>/*`` as a table of inputs and labels. What is skipped is counted in a warning."""
     inside = [
@@ -57,7 +63,8 @@ def class_folder(folder: Path) -> Frame:
         what = f"{len(astray)} of the files below {folder} are skipped, since they are not in a folder of their class"
         warnings.warn(f"{what}, the first of them {first}", stacklevel=2)
     inputs = _inputs([path for path, _ in files], kind)
-    return Frame(pyarrow.table({kind: inputs, "label": [label for _, label in files]}), str(folder))
+    table = pyarrow.table({kind: inputs, "label": [label for _, label in files]})
+    return Frame(table, str(folder), names_files=True)
 
 
 def _inputs(paths: Sequence[Path], kind: str) -> pyarrow.Array:

@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 
 from fedetf.data.decode import class_name
 from fedetf.errors import UserError, printable
-from fedetf.files import TABLE, naming, read_bytes
+from fedetf.files import MIB, TABLE, checked, naming, read_bytes
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})  # what stands for no value, in small letters
 HUGE = 2**24  # characters of one cell
 MOSTLY = 0.9  # a column with so many numbers is one of numbers; what is none in it is a slip
+MOST_COLUMNS = 10_000
+BATCH = 2**13  # rows of a Parquet file that are unpacked at a time
 SOUNDS = (b"RIFF", b"fLaC", b"OggS", b"ID3")  # how files of sound begin
 
 
@@ -35,6 +37,8 @@ class Frame:
 
     table: pyarrow.Table
     where: str
+    first: int = 0  # the position of its first row in the table that it is a part of
+    names_files: bool = False  # a cell may say where its content is: in a folder, the hub's cache, an object in Python
 
     @property
     def columns(self) -> list[str]:
@@ -44,9 +48,17 @@ class Frame:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
+    def row(self, number: int) -> str:
+        """What a row is called in messages."""
+        return f"{self.where}: row {self.first + number + 1}"
+
+    def part(self, start: int, count: int) -> "Frame":
+        """So many rows from a position on, called as they are in the whole."""
+        return replace(self, table=self.table.slice(start, count), first=self.first + start)
+
     def take(self, rows: NDArray[np.int64]) -> "Frame":
         """The rows at these positions."""
-        return Frame(self.table.take(pyarrow.array(rows)), self.where)
+        return replace(self, table=self.table.take(pyarrow.array(rows)))
 
     def values(self, column: str) -> list[Any]:
         """The content of a column; None where a value is missing."""
@@ -63,6 +75,11 @@ class Frame:
         if column not in self.columns:
             raise UserError(f"{self.where} has no {what} {column!r}; its columns are: {', '.join(self.columns)}")
         return column
+
+    def check_rows(self) -> None:
+        """Refuse a table without rows."""
+        if not len(self):
+            raise UserError(f"{self.where} has no rows; add some, or leave it out")
 
     @cached_property
     def holds(self) -> dict[str, str]:
@@ -131,29 +148,51 @@ def is_csv(path: Path) -> bool:
 
 def read_parquet(paths: Sequence[Path], where: str) -> Frame:
     """Parquet files with the same columns as one table."""
-    import pyarrow.parquet
-
-    tables = []
-    for path in paths:
-        try:
-            tables.append(pyarrow.parquet.read_table(path))
-        except (pyarrow.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # the system's, not of what the file holds
-                raise
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{path} is not a whole Parquet file ({reason}); fetch it again") from None
     try:
-        return Frame(pyarrow.concat_tables(tables), where)
+        return Frame(pyarrow.concat_tables([_unpacked(path) for path in paths]), where)
     except pyarrow.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"the Parquet files of {where} have different columns ({reason}); make them agree") from None
+
+
+def _unpacked(path: Path) -> pyarrow.Table:
+    """A Parquet file, whose claims are not believed: a few bytes can stand for any number of rows, or for long ones."""
+    from pyarrow.parquet import ParquetFile
+
+    checked(path, TABLE, links=True)
+    most = 256 * MIB + 64 * path.stat().st_size
+    try:
+        with ParquetFile(path) as file:
+            _check_names(file.schema_arrow.names, path)
+            batches, size = [], 8 * file.metadata.num_rows * (1 + file.metadata.num_columns)
+            for batch in file.iter_batches(_rows_at_a_time(file.metadata)) if size <= most else ():
+                batches.append(batch)
+                size += batch.nbytes
+                if size > most:
+                    break
+            if size > most:
+                raise UserError(f"{path} would take over {most // MIB:,} MiB, far more than it has; is it damaged?")
+            return pyarrow.Table.from_batches(batches, file.schema_arrow)
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's, not of what the file holds
+            raise
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} is not a whole Parquet file ({reason}); fetch it again") from None
+
+
+def _rows_at_a_time(metadata: Any) -> int:
+    """So many that they take a GiB at most, should each be as long as all that its part of a column holds."""
+    parts = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    columns = [part.column(column) for part in parts for column in range(part.num_columns)]
+    longest = max((each.total_uncompressed_size for each in columns if each.physical_type == "BYTE_ARRAY"), default=1)
+    return max(1, min(BATCH, 1024 * MIB // max(1, longest)))
 
 
 def from_pandas(frame: Any, where: str) -> Frame:
     """A pandas DataFrame; its index is no column."""
     frame = frame.rename(columns=str)
     try:
-        return Frame(pyarrow.Table.from_pandas(frame, preserve_index=False), where)
+        return Frame(pyarrow.Table.from_pandas(frame, preserve_index=False), where, names_files=True)
     except (pyarrow.ArrowException, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{where} has a column of mixed kinds ({reason}); make its values numbers or text") from None
@@ -171,7 +210,7 @@ def joined(frames: Sequence[Frame], where: str) -> Frame:
     except pyarrow.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"the tables of {where} do not fit together ({reason}); make their columns agree") from None
-    return Frame(table, where)
+    return Frame(table, where, names_files=all(frame.names_files for frame in frames))
 
 
 # --- CSV --------------------------------------------------------------------------------------------------------------
@@ -232,7 +271,13 @@ def _check_header(header: Sequence[str], path: Path) -> None:
     empty = [number for number, name in enumerate(header, start=1) if not name]
     if empty:
         raise UserError(f"{path}: column {empty[0]} has no name in the first line; name it")
-    twice = next((name for name, times in Counter(header).items() if times > 1), None)
+    _check_names(header, path)
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
+    if len(names) > MOST_COLUMNS:
+        raise UserError(f"{path} has {len(names):,} columns; a table has at most {MOST_COLUMNS:,}")
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
         raise UserError(f"{path} has two columns {twice!r}; rename one of them")
 

@@ -18,14 +18,13 @@ from PIL import Image
 
 from fedetf.data.cache import cached
 from fedetf.data.decode import label_encoder, same_channels, stack_images
-from fedetf.data.folders import ENDINGS, class_folder, folder_splits
+from fedetf.data.folders import class_files, class_folder, folder_splits
 from fedetf.data.frames import Frame, joined
-from fedetf.data.kinds import KINDS, Note, Roles, find_roles
+from fedetf.data.kinds import Note, Roles, begin, find_roles
 from fedetf.data.samples import Dataset, Samples
 from fedetf.data.sources import SITE, TABLES, TEST_SPLITS, Splits, hub_splits, is_table, read_splits, tables_in
 from fedetf.data.tail import long_tail
 from fedetf.errors import UserError, unknown, visible
-from fedetf.files import below
 from fedetf.own_code import guarded, is_own_dataset
 from fedetf.plugins import Registry
 from fedetf.rng import numpy_stream
@@ -82,8 +81,7 @@ def _from_path(path: Path, settings: DataSettings, seed: int) -> Dataset:
     if is_table(path) or tables_in(path):
         files = [path] if path.is_file() else tables_in(path)
         return cached(files, settings, seed, lambda: _from_tables(path, settings, seed))
-    inside = (file for file in below(path) if file.suffix.lower() in ENDINGS)
-    return cached(inside, settings, seed, lambda: from_frames(*folder_splits(path), settings, seed))
+    return cached(class_files(path), settings, seed, lambda: from_frames(*folder_splits(path), settings, seed))
 
 
 def _from_tables(path: Path, settings: DataSettings, seed: int) -> Dataset:
@@ -189,6 +187,7 @@ def from_frames(splits: Splits, site: str | None, settings: DataSettings, seed: 
 
     def samples(split: str, limit: int | None, note: Note | None = None) -> Read:
         frame = splits[split]
+        frame.check_rows()
         for name in (roles.label, *roles.columns):
             frame.check(name)
         if frame.class_names(roles.label) not in (None, classes):
@@ -219,7 +218,7 @@ def _read(
     """The inputs of a table's rows, and how they were read; ``note``: as others were read before."""
     if roles.kind == "image":
         return Samples(stack_images(_encoded(frame, roles.columns[0]), settings.size, frame.where), y, sites), None
-    note = note or KINDS[roles.kind].begin(frame, roles.columns, settings)
+    note = note or begin(roles.kind, frame, roles.columns, settings)
     raw = note.read(frame)
     windows = len(raw.rows) != len(frame) or note.cuts
     return Samples(
@@ -251,13 +250,17 @@ def pictures_of(frame: Frame, column: str) -> list[bytes | Path | None]:
     """The images of a column as bytes or paths; None where there is none."""
     rows = frame.table[column].to_pylist()
     pictures = [_picture(row) if isinstance(row, dict) else row for row in rows]
-    return [Path(picture) if isinstance(picture, str) else picture or None for picture in pictures]
+    paths = [Path(picture) if isinstance(picture, str) else picture or None for picture in pictures]
+    named = next((path for path in paths if isinstance(path, Path)), None)
+    if named is not None and not frame.names_files:  # a stranger's table could name any picture of this machine
+        raise UserError(f"{frame.where} names files such as {str(named)!r} instead of holding images; embed these")
+    return paths
 
 
 def _picture(row: dict[str, Any]) -> bytes | Path | None:
     """The content of an image, else where it is."""
     path = row.get("path")
-    return row.get("bytes") or (None if path is None else Path(os.fsdecode(path)))
+    return row.get("bytes") or (Path(os.fsdecode(path)) if isinstance(path, (str, bytes)) else None)
 
 
 def _paired(train: Samples, test: Samples, classes: list[str], note: Note | None = None) -> Dataset:

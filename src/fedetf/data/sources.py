@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def with_site(frame: Frame, site: str) -> Frame:
     if SITE in frame.columns:
         raise UserError(f"{frame.where} has a column {SITE!r}, but each table is that of one site; rename or remove it")
     names = pyarrow.array(np.full(len(frame), site, dtype=object))
-    return Frame(frame.table.append_column(SITE, names), frame.where)
+    return replace(frame, table=frame.table.append_column(SITE, names))
 
 
 # --- the hub ----------------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ def _frames(splits: Any, name: str) -> tuple[Splits, list[Path]]:
         str(split): data.data.table.replace_schema_metadata(data.features.arrow_schema.metadata)
         for split, data in splits.items()
     }
-    return {split: Frame(table, f"dataset {name!r}") for split, table in tables.items()}, files
+    return {split: Frame(table, f"dataset {name!r}", names_files=True) for split, table in tables.items()}, files
 
 
 @contextmanager

@@ -1,15 +1,14 @@
 """``engine.compile``: a faster training step of the encoder, where that pays and can be done."""
 
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
+from fedetf.files import make_folder, user_cache
 from fedetf.nn.encoders import fused
 
 Encode = Callable[[Tensor], Tensor]
@@ -55,7 +54,8 @@ def _by_torch(encoder: nn.Module, example: Tensor) -> Encode:
     them compiles and the others find it there.
     """
     began = time.perf_counter()
-    with FileLock(Path(tempfile.gettempdir()) / "fedetf-compile.lock"), torch.enable_grad():
+    make_folder(user_cache(), private=True)
+    with FileLock(user_cache() / "compile.lock"), torch.enable_grad():
         fast = torch.compile(encoder, dynamic=False)
         encoder.train()
         fast(example).sum().backward()

@@ -1,15 +1,17 @@
-"""How much a site may claim: the number of its samples is its weight in the average."""
+"""How much a site may claim: the number of its samples is its weight in the average, and in statistics of inputs."""
 
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 from torch import Tensor
 
+from fedetf.data.kinds import Sums
+from fedetf.data.kinds.base import ColumnSums
 from fedetf.engines.steps import Trained
 from fedetf.errors import UserError
 from fedetf.files import UnfitFile, is_file, read_json, write_whole
@@ -18,6 +20,8 @@ from fedetf.runs.records import Count, fitting
 from fedetf.settings import TrainSettings
 
 TIMES = 10  # the median, if the settings give no number
+RATIO = 1000  # of the size of a column's numbers to the median of the sites
+FEW = 3  # sites: with fewer, nobody can say who is the odd one
 PHASES = 100  # at most, each of train.epochs or train.steps: methods may train in several
 
 
@@ -68,3 +72,44 @@ def impossible(count: Tensor, correct: Tensor, bound: SampleBound) -> str | None
     if not all(0 <= b <= a for a, b in zip(of, right, strict=True)):
         return "it counts more samples right than there are"
     return "it validates on more samples than it may have" if sum(of) > bound.samples else None
+
+
+def in_proportion(told: Mapping[int, Sums], max_samples: int) -> tuple[dict[int, Sums], dict[int, list[str]]]:
+    """What sites tell of their data, less what would decide alone; and which columns of whom that is.
+
+    A column is left out whose root mean square is over a thousand times the median of the sites, or that counts more
+    values than the median by a larger factor than samples are allowed to (``max_samples``, or ten times).
+    """
+    rows = [part.rows for part in told.values() if part.rows]
+    times = max_samples / statistics.median(rows) if max_samples and rows else TIMES
+    columns: dict[str, list[ColumnSums]] = {}
+    for part in told.values():
+        for column in part.columns:
+            if column.count:
+                columns.setdefault(column.name, []).append(column)
+    most = {
+        name: (times * statistics.median(c.count for c in same), RATIO * statistics.median(map(_size, same)))
+        for name, same in columns.items()
+        if len(same) >= FEW
+    }
+
+    def is_odd(column: ColumnSums) -> bool:
+        count, size = most.get(column.name, (math.inf, math.inf))
+        return column.count > count or _size(column) > size > 0
+
+    odd = {client: [column.name for column in part.columns if is_odd(column)] for client, part in told.items()}
+    kept = {
+        client: part.model_copy(update={"columns": [_untold(c) if is_odd(c) else c for c in part.columns]})
+        for client, part in told.items()
+    }
+    return kept, {client: names for client, names in odd.items() if names}
+
+
+def _size(column: ColumnSums) -> float:
+    """The root mean square of a column's numbers."""
+    return math.hypot(column.total / column.count, math.sqrt(column.squares / column.count)) if column.count else 0.0
+
+
+def _untold(column: ColumnSums) -> ColumnSums:
+    """A column of which only the name and the categories are known."""
+    return ColumnSums(name=column.name, missing=column.missing, categories=column.categories)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedetf.data.decode import picture_pixels
 from fedetf.data.frames import Frame
-from fedetf.data.kinds import KINDS, Note, Roles
+from fedetf.data.kinds import Note, Roles, begin
 from fedetf.data.load import pictures_of, share_roles
 from fedetf.errors import UserError, visible
 from fedetf.files import read_toml
@@ -112,7 +112,7 @@ def _look_at_images(checked: Checked, frame: Frame, roles: Roles, settings: Data
 
 def _look_at_rows(checked: Checked, frame: Frame, roles: Roles, settings: DataSettings) -> None:
     """Read what is no image as a round would; of sounds, which are files, each that cannot be read is named."""
-    note = KINDS[roles.kind].begin(frame, roles.columns, settings)
+    note = begin(roles.kind, frame, roles.columns, settings)
     if roles.kind == "sound":
         _count_unreadable(checked, _unreadable(frame, roles.columns[0], note), "sounds")
     else:

@@ -18,6 +18,7 @@ from fedetf.data.kinds import KINDS, Note, Sums
 from fedetf.errors import RunError, UserError, printable
 from fedetf.federation import Federation, Listener
 from fedetf.files import UnfitFile, is_file, read_json, write_whole
+from fedetf.flower.bounds import in_proportion
 from fedetf.flower.federate import Federate
 from fedetf.runs.records import fitting
 from fedetf.settings import DataSettings
@@ -50,6 +51,10 @@ def described(federate: Federate, settings: DataSettings, seen: Sequence[int], g
     if len(told) < federate.min_sites:
         away = printable(", ".join(name for k, name in enumerate(federate.sites) if k not in told))
         raise RunError(f"{len(told)} sites described their data, at least {federate.min_sites} are needed; see: {away}")
+    told, odd = in_proportion(told, federate.max_samples)
+    for client, names in odd.items():
+        what = f"its numbers are left out of the statistics of {', '.join(names)}: far too large, or too many"
+        LOG.warning("%s", printable(f"{federate.sites[client]}: {what}"))
     return fit([told[client] for client in sorted(told)], settings)
 
 

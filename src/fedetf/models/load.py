@@ -16,7 +16,7 @@ from fedetf.core.state import State, load_checked
 from fedetf.data.decode import picture_pixels
 from fedetf.data.folders import IMAGE_ENDINGS
 from fedetf.data.frames import Frame, joined
-from fedetf.data.kinds import KINDS, Note
+from fedetf.data.kinds import KINDS, Note, Raw
 from fedetf.data.own import as_table
 from fedetf.data.sources import TABLES
 from fedetf.engines.job import Prepare, build_net, input_shape, preparation
@@ -31,7 +31,7 @@ from fedetf.runs.read import config_of, read_holdings, read_result
 from fedetf.runs.records import MOST_INPUTS, RESULT, ModelNote, fitting
 from fedetf.settings import Settings
 
-BATCH = 500  # inputs answered at a time
+BATCH, NUMBERS = 500, 2**24  # inputs answered at a time, and the numbers in them: a file may claim large ones
 MANY_CLASSES = 1000  # a head of fewer is made in no time; looking first would cost seconds of imports
 
 
@@ -47,6 +47,11 @@ class Inputs:
     def are_images(self) -> bool:
         """Whether files of images can be read for it."""
         return self.note is None and self.dtype == torch.uint8
+
+    @property
+    def at_once(self) -> int:
+        """How many are read and answered at a time."""
+        return max(1, min(BATCH, NUMBERS // prod(self.shape)))
 
     def example(self, count: int = 2) -> Tensor:
         """Zeros of that kind."""
@@ -98,11 +103,16 @@ class Model(nn.Module):
         if note is None:
             raise UserError(f"the model takes raw inputs of shape {self.inputs.shape}, not the rows of a table")
         frame = data if isinstance(data, Frame) else as_table(data, "the table")
-        raw = note.read(frame)
+        frame.check_rows()
+        step = self.inputs.at_once
+        return torch.cat([self._some_rows(note.read(frame.part(k, step))) for k in range(0, len(frame), step)])
+
+    def _some_rows(self, raw: Raw) -> Tensor:
         with torch.no_grad():
-            answers = torch.cat([self(x) for x in raw.x.split(BATCH)])
-        total = torch.zeros(len(frame), answers.shape[1]).index_add_(0, torch.from_numpy(raw.rows), answers)
-        return total / torch.from_numpy(np.bincount(raw.rows, minlength=len(frame)))[:, None]
+            answers = torch.cat([self(x) for x in raw.x.split(self.inputs.at_once)])
+        counts = torch.from_numpy(np.bincount(raw.rows))  # of windows
+        total = torch.zeros(len(counts), answers.shape[1]).index_add_(0, torch.from_numpy(raw.rows), answers)
+        return total / counts[:, None]
 
 
 def load(

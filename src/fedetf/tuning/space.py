@@ -16,6 +16,7 @@ from fedetf.runs.identity import is_choice
 Space = dict[str, Range | Choice]  # by dotted key
 
 SPAN = 10  # without a range of its own, a setting is tried from its default divided by this to its default times this
+LARGEST = 1e300  # of the ends of a range; a file may name whole numbers that are no floats
 RANGE_KEYS = frozenset({"low", "high", "log"})
 
 
@@ -69,15 +70,15 @@ def read_space(path: Path) -> dict[str | None, Space]:
         raise UserError(f"no file {str(path)!r} of ranges; check --space")
     tree = read_toml(path, links=True)
     tables = tree.pop("methods", {})
-    if not isinstance(tables, dict):
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise UserError(f"{path}: methods takes a table for each method, such as [methods.fedprox.method]")
     spaces: dict[str | None, Space] = {None: _space(tree, str(path))}
     return spaces | {name: _space(table, str(path)) for name, table in tables.items()}
 
 
-def _space(tree: Any, where: str) -> Space:
+def _space(tree: Mapping[str, Any], where: str) -> Space:
     space: Space = {}
-    for section, table in tree.items() if isinstance(tree, Mapping) else ():
+    for section, table in tree.items():
         if not isinstance(table, Mapping):
             raise UserError(
                 f"{where}: {section} is not a section; write for example [train] and lr = [0.01, 0.1] below it"
@@ -97,7 +98,7 @@ def _values(value: Any, where: str) -> Range | Choice:
         return Choice(tuple(value))
     if isinstance(value, Mapping) and {"low", "high"} <= value.keys() <= RANGE_KEYS:
         low, high, log = value["low"], value["high"], value.get("log", True)
-        numbers = all(isinstance(each, int | float) and math.isfinite(each) for each in (low, high))
+        numbers = all(isinstance(each, int | float) and abs(each) < LARGEST for each in (low, high))
         if numbers and low < high and isinstance(log, bool) and (low > 0 or not log):
             return Range(low, high, log)
     raise UserError(f"{where} takes a list of values, or {{low = …, high = …}} with 0 < low < high (or log = false)")

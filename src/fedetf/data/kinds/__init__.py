@@ -3,8 +3,11 @@
 ``find_roles`` says what the columns of a table are for; a kind's :class:`Note` reads, describes and prepares inputs.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from pydantic import ValidationError
 
 from fedetf.data.frames import Frame
 from fedetf.data.kinds.base import Note, Raw, Sums
@@ -15,7 +18,7 @@ from fedetf.data.kinds.text import TextNote
 from fedetf.errors import UserError
 from fedetf.settings import DataSettings
 
-__all__ = ["KINDS", "Note", "Raw", "Roles", "Sums", "TableNote", "find_roles"]
+__all__ = ["KINDS", "Note", "Raw", "Roles", "Sums", "TableNote", "begin", "find_roles", "making"]
 
 KINDS: dict[str, type[Note]] = {"table": TableNote, "text": TextNote, "signal": SignalNote, "sound": SoundNote}
 HOLDS = {"image": "image", "sound": "sound", "signal": "signal", "text": "words"}  # what the column of a kind holds
@@ -33,8 +36,25 @@ class Roles:
     columns: list[str]  # those that the model gets
 
 
+@contextmanager
+def making(kind: str, of: str) -> Iterator[None]:
+    """Say in one line that something does not make a note of a kind: too many columns or channels, or too few."""
+    try:
+        yield
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise UserError(f"{of} does not make a {kind} ({place}); check it") from None
+
+
+def begin(kind: str, frame: Frame, columns: Sequence[str], settings: DataSettings) -> Note:
+    """What one party finds in these columns of its own table, before anything is fitted."""
+    with making(kind, frame.where):
+        return KINDS[kind].begin(frame, columns, settings)
+
+
 def find_roles(frame: Frame, settings: DataSettings, site: str | None) -> Roles:
     """Find the kind, the label and the inputs of a table, as far as the settings do not name them."""
+    frame.check_rows()
     label = find_label(frame, settings.label_column)
     for name in settings.leave_out:
         frame.check(name)

@@ -20,13 +20,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from fedetf.core.threads import cpu_threads
-from fedetf.data.frames import Frame
+from fedetf.data.frames import MOST_COLUMNS, Frame
 from fedetf.errors import UserError
 from fedetf.settings import DataSettings
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Word = Annotated[str, Field(max_length=10_000)]
-MOST_COLUMNS = 10_000
 MOST_CATEGORIES = 1_000
 
 
@@ -34,6 +33,22 @@ class Record(BaseModel):
     """What is written and read: of bounded shape, and nothing besides."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Seen(Record):
+    """What training has seen of a column of numbers, of a channel, or of a band."""
+
+    mean: Finite = 0.0
+    std: Annotated[Finite, Field(gt=0)] = 1.0
+    low: Finite | None = None
+    high: Finite | None = None
+
+    @property
+    def in_words(self) -> str:
+        """For a model card."""
+        if self.low is None or self.high is None:
+            return "-"
+        return f"{self.low:g} to {self.high:g}, mean {self.mean:.4g}, std {self.std:.4g}"
 
 
 class ColumnSums(Record):

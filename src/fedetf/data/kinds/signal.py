@@ -10,23 +10,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedetf.data.frames import Frame
-from fedetf.data.kinds.base import Finite, Note, Raw, Record, Sums, Word, column_sums, spread_of
+from fedetf.data.kinds.base import Note, Raw, Seen, Sums, Word, column_sums, spread_of
 from fedetf.errors import UserError
 from fedetf.settings import DataSettings, Positive
 
 LENGTH = 128  # steps in a window
-MOST_RATIO = 500  # of the rates before and after resampling
+MOST_RATIO, LEAST_RATIO = 500, 1 / 64  # of the rates before and after resampling
 MOST_STEPS = 2**28  # of a recording after resampling, all channels together
 RATES = ("rate", "sampling_rate")  # columns that say how many steps a second a recording has
-
-
-class Channel(Record):
-    """One channel (of a spectrogram: one band), and what training has seen of it."""
-
-    mean: Finite = 0.0
-    std: Annotated[Finite, Field(gt=0)] = 1.0
-    low: Finite | None = None
-    high: Finite | None = None
 
 
 class SignalNote(Note):
@@ -36,7 +27,7 @@ class SignalNote(Note):
     cuts = True
     kind: Literal["signal"] = "signal"
     column: Word
-    channels: Annotated[list[Channel], Field(min_length=1, max_length=4096)]
+    channels: Annotated[list[Seen], Field(min_length=1, max_length=4096)]
     length: Annotated[int, Field(ge=8, le=2**20)] = LENGTH
     rate: Positive | None = None  # steps a second that recordings are resampled to; None: as they are
 
@@ -53,8 +44,8 @@ class SignalNote(Note):
     @classmethod
     def begin(cls, frame: Frame, columns: Sequence[str], settings: DataSettings) -> "SignalNote":
         """As many channels as the first recording has."""
-        first = _recording(frame.values(columns[0])[0], f"{frame.where}: row 1")
-        return cls(column=columns[0], channels=[Channel()] * len(first), **_cut(settings))
+        first = _recording(frame.values(columns[0])[0], frame.row(0))
+        return cls(column=columns[0], channels=[Seen()] * len(first), **_cut(settings))
 
     @classmethod
     def fit(cls, parts: Sequence[Sums], settings: DataSettings) -> "SignalNote":
@@ -70,7 +61,7 @@ class SignalNote(Note):
         rates = _rates(frame, self.rate)
         windows, rows = [], []
         for row, value in enumerate(frame.values(self.column)):
-            where = f"{frame.where}: row {row + 1}"
+            where = frame.row(row)
             recording = _recording(value, where)
             if len(recording) != len(self.channels):
                 raise UserError(f"{where}: the signal has {len(recording)} channels, not {len(self.channels)}")
@@ -100,8 +91,7 @@ class SignalNote(Note):
         """What was seen of each channel."""
         rows = [["channel", "holds", "seen in training"]]
         for number, c in enumerate(self.channels):
-            seen = "-" if c.low is None else f"{c.low:g} to {c.high:g}, mean {c.mean:.4g}, std {c.std:.4g}"
-            rows.append([f"{self.column}, channel {number}", "signal, unit unknown", seen])
+            rows.append([f"{self.column}, channel {number}", "signal, unit unknown", c.in_words])
         return rows
 
 
@@ -111,7 +101,7 @@ class Scale(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, channels: Sequence[Channel]):
+    def __init__(self, channels: Sequence[Seen]):
         super().__init__()
         for name in ("mean", "std"):
             values = torch.tensor([getattr(channel, name) for channel in channels], dtype=torch.float32)
@@ -122,12 +112,12 @@ class Scale(nn.Module):
         return (x - self.mean) / self.std
 
 
-def channels_of(parts: Sequence[Sums]) -> list[Channel]:
+def channels_of(parts: Sequence[Sums]) -> list[Seen]:
     """The channels from what clients tell, in order; they must agree on how many there are."""
     if len({len(part.columns) for part in parts}) != 1:
         raise UserError("the sites hold signals with different numbers of channels; make them agree")
     spreads = [spread_of([part.columns[c] for part in parts]) for c in range(len(parts[0].columns))]
-    return [Channel(mean=s.mean, std=s.std, low=s.low, high=s.high) for s in spreads]
+    return [Seen(mean=s.mean, std=s.std, low=s.low, high=s.high) for s in spreads]
 
 
 def windows_of(recording: NDArray[np.float32], length: int) -> NDArray[np.float32]:
@@ -138,8 +128,8 @@ def windows_of(recording: NDArray[np.float32], length: int) -> NDArray[np.float3
     missing = length - recording.shape[1]
     if missing > 0:
         recording = np.pad(recording, ((0, 0), (0, missing)))
-    starts = range(0, recording.shape[1] - length + 1, max(1, length // 2))
-    return np.stack([recording[:, start : start + length] for start in starts])
+    windows = np.lib.stride_tricks.sliding_window_view(recording, length, axis=1)[:, :: max(1, length // 2)]
+    return np.ascontiguousarray(windows.swapaxes(0, 1))
 
 
 def resampled(recording: NDArray[np.float32], rate: float, to: float) -> NDArray[np.float32]:
@@ -149,7 +139,8 @@ def resampled(recording: NDArray[np.float32], rate: float, to: float) -> NDArray
     from scipy.signal import resample_poly
 
     # A header may say anything, and memory follows from it.
-    if rate <= 0 or to / rate < 1 / MOST_RATIO or recording.size * to / rate > MOST_STEPS:
+    possible = rate > 0 and LEAST_RATIO <= rate / to <= MOST_RATIO
+    if not possible or recording.size * to / rate > MOST_STEPS:
         raise UserError(f"a recording with {rate:g} steps a second cannot be brought to {to:g}; fix its rate")
     ratio = Fraction(to / rate).limit_denominator(1000)
     if ratio == 1:

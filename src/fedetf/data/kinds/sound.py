@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fedetf.core.threads import cpu_threads
 from fedetf.data.frames import Frame
-from fedetf.data.kinds.base import Note, Raw, Sums, Word, column_sums
-from fedetf.data.kinds.signal import Channel, Scale, channels_of, column_of, resampled, windows_of
+from fedetf.data.kinds.base import Note, Raw, Seen, Sums, Word, column_sums
+from fedetf.data.kinds.signal import Scale, channels_of, column_of, resampled, windows_of
 from fedetf.errors import UserError
 from fedetf.files import PICTURE, read_bytes
 from fedetf.settings import DataSettings
@@ -34,7 +34,7 @@ class SoundNote(Note):
     chunk = 1  # how a product of matrices is summed up may depend on the number of rows
     kind: Literal["sound"] = "sound"
     column: Word
-    bands: Annotated[list[Channel], Field(min_length=BANDS, max_length=BANDS)] = [Channel()] * BANDS
+    bands: Annotated[list[Seen], Field(min_length=BANDS, max_length=BANDS)] = [Seen()] * BANDS
     rate: Annotated[float, Field(ge=100, le=FASTEST)] = RATE
     length: Annotated[int, Field(ge=8, le=2**20)] = int(RATE)
 
@@ -67,7 +67,7 @@ class SoundNote(Note):
         frame.check(self.column)
         windows, rows = [], []
         for row, value in enumerate(frame.table[self.column].to_pylist()):
-            rate, wave = waveform(value, f"{frame.where}: row {row + 1}")
+            rate, wave = waveform(value, frame.row(row))
             cut = windows_of(resampled(wave[None], rate, self.rate), self.length)[:, 0]
             windows.append(cut)
             rows += [row] * len(cut)

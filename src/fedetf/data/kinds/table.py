@@ -11,19 +11,17 @@ from typing import Annotated, Any, Literal, SupportsFloat
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fedetf.data.decode import class_name
-from fedetf.data.frames import Frame, number
+from fedetf.data.frames import MOST_COLUMNS, Frame, number
 from fedetf.data.kinds.base import (
     MOST_CATEGORIES,
-    MOST_COLUMNS,
     ColumnSums,
-    Finite,
     Note,
     Raw,
-    Record,
+    Seen,
     Spread,
     Sums,
     Word,
@@ -36,16 +34,12 @@ from fedetf.settings import DataSettings
 UNKNOWN = -1.0
 
 
-class Column(Record):
+class Column(Seen):
     """One column of a table, and what training has seen of it."""
 
     name: Word
     categories: Annotated[list[Word], Field(max_length=MOST_CATEGORIES)] | None = None  # None: a column of numbers
-    mean: Finite = 0.0
-    std: Annotated[Finite, Field(gt=0)] = 1.0
     missing: bool = False  # whether values were missing in training: only then there is a flag for it
-    low: Finite | None = None
-    high: Finite | None = None
 
     def code(self, value: Any, where: str) -> float:
         """A cell as a number of the raw input."""
@@ -67,6 +61,13 @@ class TableNote(Note):
     encoder = "mlp"
     kind: Literal["table"] = "table"
     columns: Annotated[list[Column], Field(min_length=1, max_length=MOST_COLUMNS)]
+
+    @model_validator(mode="after")
+    def _check_names(self) -> "TableNote":
+        names = {column.name for column in self.columns}
+        if len(names) < len(self.columns) or "" in names:
+            raise ValueError("columns without names of their own")
+        return self
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -108,7 +109,7 @@ class TableNote(Note):
                 how = "add it, with empty cells where its values are not known"
                 raise UserError(f"{frame.where} has no column {column.name!r}, which the model takes; {how}")
             values = frame.values(column.name)
-            block[:, j] = [column.code(v, f"{frame.where}: row {i}") for i, v in enumerate(values, start=1)]
+            block[:, j] = [column.code(v, frame.row(i)) for i, v in enumerate(values)]
         return Raw(torch.from_numpy(block), np.arange(len(frame)))
 
     def strange(self, x: Tensor) -> dict[str, int]:
@@ -164,9 +165,7 @@ class TableNote(Note):
         """Name, kind and what was seen of each column."""
         rows = [["column", "holds", "seen in training", "missing in training"]]
         for c in self.columns:
-            seen = "-" if c.low is None else f"{c.low:g} to {c.high:g}, mean {c.mean:.4g}, std {c.std:.4g}"
-            if c.categories is not None:
-                seen = ", ".join(c.categories) or "-"
+            seen = c.in_words if c.categories is None else ", ".join(c.categories) or "-"
             kind = "number, unit unknown" if c.categories is None else "category, as text"
             rows.append([c.name, kind, seen, "yes" if c.missing else "no"])
         return rows

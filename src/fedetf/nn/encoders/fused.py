@@ -173,7 +173,7 @@ def _build() -> Path:
     built = folder / f"fused-{key}.so"
     if built.exists():
         return built
-    make_folder(folder)
+    make_folder(folder, private=True)  # code is loaded from it
     with FileLock(built.with_suffix(".lock")):  # who comes while another builds finds it done
         if built.exists():
             return built

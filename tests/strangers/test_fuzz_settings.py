@@ -1,9 +1,10 @@
 """Any settings, any command line: a result, or one line that says what is wrong."""
 
 import contextlib
+import re
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import tomllib
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from fedetf.cli import build_parser
 from fedetf.config import describe_settings, parse_assignment, resolve
 from fedetf.errors import UserError
+from fedetf.report.live import LivePage
 from fedetf.settings import Settings
 
 KEYS = [key for key, _, _ in describe_settings()]
@@ -83,35 +85,42 @@ def word(draw: st.DrawFn) -> str:
     return draw(st.one_of(texts, scalars.map(str))).replace("\x00", "").encode(errors="replace").decode()
 
 
+KNOWN = {
+    "run": ["--method", "--dataset", "--model", "--clients", "--alpha", "--participation", "--seed", "--out"],
+    "partition": ["--dataset", "--clients", "--alpha", "--seed", "--out", "--site-column"],
+    "diagnose": ["--dataset", "--clients", "--alpha", "--model", "--out", "--site-column"],
+    "compare": ["--methods", "--seeds", "--alpha", "--out", "--equal-budget"],
+    "report": ["--out"],
+    "resume": ["--engine", "--workers"],
+    "predict": ["--client", "--top", "--format"],
+    "export": ["--client", "--to"],
+    "reproduce": ["--scale", "--columns", "--methods", "--seeds", "--dataset"],
+    "list": ["--json"],
+    "bench": ["--repeats"],
+    "flower new": ["--sites"],
+    "flower check": ["--app"],
+    "tune": ["--methods", "--trials", "--trial-rounds", "--space", "--then-compare", "--seeds", "--out"],
+    "watch": ["--port"],
+}
+
+
 @st.composite
 def command_lines(draw: st.DrawFn) -> list[str]:
     """A command with flags that it has or has not, each with a value of any kind."""
-    known = {
-        "run": ["--method", "--dataset", "--model", "--clients", "--alpha", "--participation", "--seed", "--out"],
-        "partition": ["--dataset", "--clients", "--alpha", "--seed", "--out", "--site-column"],
-        "diagnose": ["--dataset", "--clients", "--alpha", "--model", "--out", "--site-column"],
-        "compare": ["--methods", "--seeds", "--alpha", "--out", "--equal-budget"],
-        "report": ["--out"],
-        "resume": ["--engine", "--workers"],
-        "predict": ["--client", "--top", "--format"],
-        "export": ["--client", "--to"],
-        "reproduce": ["--scale", "--columns", "--methods", "--seeds", "--dataset"],
-        "list": ["--json"],
-        "bench": ["--repeats"],
-        "flower new": ["--sites"],
-    }
-    command = draw(st.sampled_from([*known, "nonsense", "--help", "--version"]))
-    flags = known.get(command, [])
+    command = draw(st.sampled_from([*KNOWN, "nonsense", "--help", "--version"]))
+    flags = KNOWN.get(command, [])
     line = command.split()
     for _ in range(draw(st.integers(0, 3))):
         line += [draw(st.sampled_from(flags))] if flags and draw(st.booleans()) else []
         line += [word(draw)] if draw(st.booleans()) else []
-    if command in ("run", "partition", "compare", "diagnose"):
+    if command in ("run", "partition", "compare", "diagnose", "tune"):
         for _ in range(draw(st.integers(0, 2))):
             line += ["--set", f"{draw(st.sampled_from(KEYS))}={word(draw)}"]
         line += [each for setting in SMALL for each in ("--set", setting) if keeps(command, setting)]
     if command == "diagnose":
         line += ["--seeds", "7"]
+    if command == "tune":
+        line += ["--methods", "fedavg", "--trials", "1", "--set", "data.limit=120"]
     if command == "bench":
         line += ["--scale", "-1"]  # the measurements themselves are no matter of words
     if command == "reproduce":
@@ -119,8 +128,14 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     return line
 
 
+def interrupted(live: LivePage) -> NoReturn:
+    """One look at the folders, and Ctrl-C."""
+    live.look()
+    raise KeyboardInterrupt
+
+
 def keeps(command: str, setting: str) -> bool:
-    return not (command in ("compare", "diagnose") and setting.startswith(("method.name", "personal.enabled")))
+    return not (command in ("compare", "diagnose", "tune") and setting.startswith(("method.name", "personal.enabled")))
 
 
 @examples(150)
@@ -133,16 +148,23 @@ def test_any_command_line_keeps_the_contract(line: list[str]) -> None:
         work.mkdir()
         patch.chdir(work)
         patch.delenv("FEDETF_DATA", raising=False)
+        patch.setattr("fedetf.report.serve.keep_current", interrupted)
         with untouched(victim):
             status, _, _ = call(*line)
         if status == 2:  # bad input leaves nothing behind
             assert not list(work.iterdir()), line
 
 
+def test_every_command_is_tried() -> None:
+    text = build_parser().format_help()
+    commands = set(re.findall(r"^    (\w+)  ", text, flags=re.MULTILINE))
+    assert commands - {command.split()[0] for command in KNOWN} == {"demo"}  # which has no flag of its own to try
+
+
 def test_the_parser_knows_every_command_that_is_tried() -> None:
-    for command in ("run", "partition", "compare", "report", "resume", "predict", "export", "reproduce", "list"):
+    for command in KNOWN:
         with pytest.raises(SystemExit):
-            build_parser().parse_args([command, "--help"])
+            build_parser().parse_args([*command.split(), "--help"])
 
 
 @pytest.mark.parametrize("text", ["a=" + "[" * 5000, "seed=" + "9" * 5000])

@@ -275,6 +275,12 @@ def test_the_command_line_leaves_tables_pictures_settings_and_a_page(
         (["--methods", "fedavg", "--set", "train.lr=[0.1, 0.2]"], "train.lr has several values; say by --space"),
         (["--methods", "fedavg", "--space", "none.toml"], "none.toml"),
         (["--methods", "fedavg", "--set", "train.lr=0"], "train.lr = 0 has no range around it"),
+        (["--methods", "fedavg", "--dataset", "nosuch"], "unknown dataset 'nosuch'"),
+        (
+            ["--methods", "fedavg", "--clients", "2", "--alpha", "100", "--set", "data.limit=60"],
+            "too little is held out to validate",
+        ),
+        (["--methods", "fedavg", "--clients", "100000"], "100000"),
     ],
 )
 def test_what_makes_no_sense_is_said_before_anything_is_written(

@@ -77,8 +77,8 @@ def impossible(count: Tensor, correct: Tensor, bound: SampleBound) -> str | None
 def in_proportion(told: Mapping[int, Sums], max_samples: int) -> tuple[dict[int, Sums], dict[int, list[str]]]:
     """What sites tell of their data, less what would decide alone; and which columns of whom that is.
 
-    A column is left out whose root mean square is over a thousand times the median of the sites, or that counts more
-    values than the median by a larger factor than samples are allowed to (``max_samples``, or ten times).
+    A column is left out whose root mean square is over a thousand times the median of the sites, or that has more
+    cells than the median by a larger factor than samples are allowed to (``max_samples``, or ten times).
     """
     rows = [part.rows for part in told.values() if part.rows]
     times = max_samples / statistics.median(rows) if max_samples and rows else TIMES
@@ -88,14 +88,14 @@ def in_proportion(told: Mapping[int, Sums], max_samples: int) -> tuple[dict[int,
             if column.count:
                 columns.setdefault(column.name, []).append(column)
     most = {
-        name: (times * statistics.median(c.count for c in same), RATIO * statistics.median(map(_size, same)))
+        name: (times * statistics.median(map(_cells, same)), RATIO * statistics.median(map(_size, same)))
         for name, same in columns.items()
         if len(same) >= FEW
     }
 
     def is_odd(column: ColumnSums) -> bool:
         count, size = most.get(column.name, (math.inf, math.inf))
-        return column.count > count or _size(column) > size > 0
+        return _cells(column) > count or _size(column) > size > 0
 
     odd = {client: [column.name for column in part.columns if is_odd(column)] for client, part in told.items()}
     kept = {
@@ -103,6 +103,11 @@ def in_proportion(told: Mapping[int, Sums], max_samples: int) -> tuple[dict[int,
         for client, part in told.items()
     }
     return kept, {client: names for client, names in odd.items() if names}
+
+
+def _cells(column: ColumnSums) -> int:
+    """How many there are, with a value or without: how many have one may differ much between honest sites."""
+    return column.count + column.missing
 
 
 def _size(column: ColumnSums) -> float:

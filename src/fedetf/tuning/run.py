@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 
 from fedetf.api import Result, execute, go_on, prepare
@@ -16,10 +17,11 @@ from fedetf.comparison.plan import Candidate, PlannedRun, candidates, concerns, 
 from fedetf.comparison.run import RunsProgress, check_same, reason_of
 from fedetf.config import from_short, resolve
 from fedetf.data import Dataset, load_dataset
-from fedetf.errors import RunError, UserError, unknown
+from fedetf.errors import RunError, UserError, need, unknown
 from fedetf.federation import Federation, Listener
 from fedetf.files import is_file, make_folder, write_whole
 from fedetf.methods import Method, Server, method_of
+from fedetf.metrics.accuracy import balanced
 from fedetf.outcome import Round
 from fedetf.ranges import Range
 from fedetf.runs.folder import file_name
@@ -33,6 +35,7 @@ FRACTION = 0.2  # of each client's training split is held out, if the settings h
 SEED = 1  # of all trials; not that of a run, so that no partition is reported that was also tuned on
 SHARE = 4  # a trial has a fourth of the rounds, unless the user says otherwise
 JOURNAL = "journal.jsonl"
+TOO_LITTLE = "too little is held out to validate; raise data.validation_fraction, or data.limit"
 
 
 @dataclass(frozen=True)
@@ -124,10 +127,11 @@ def tune(
     overrides = {**from_short(short), **(settings or {})}
     planned = _plan(methods, preset, overrides, None if space is None else Path(space), trial_rounds, trust_code)
     folder = _default_folder(planned) if out is None else Path(out)
+    dataset = None if is_file(folder / JOURNAL) else _first_data(planned)
     make_folder(folder)
     try:
         with FileLock(folder / ".lock", timeout=0):
-            tuned = _run(planned, trials, folder, progress or RunsProgress())
+            tuned = _run(planned, trials, folder, progress or RunsProgress(), dataset)
     except Timeout:
         raise UserError(f"another tuning is running in {folder}; wait for it, or give another --out") from None
     tuning = Tuning(folder, tuned, planned[0].settings({}))
@@ -242,9 +246,26 @@ def _default_folder(planned: Sequence[Planned]) -> Path:
 # --- doing it ---------------------------------------------------------------------------------------------------------
 
 
-def _run(planned: Sequence[Planned], trials: int, folder: Path, progress: RunsProgress) -> list[Tuned]:
+def _first_data(planned: Sequence[Planned]) -> Dataset:
+    """The data of all trials. Whatever is wrong with the input is said here, before anything is written."""
+    need("tune", "tuning", "optuna")
+    settings = planned[0].settings({})
+    dataset = load_dataset(settings.data, settings.seed)
+    for each in planned:
+        job = prepare(each.settings(each.defaults), own=each.candidate.at_hand, dataset=dataset)
+        held_out = [job.dataset.train.y[job.partition.validation[client]] for client in job.partition.seen]
+        count = torch.cat(held_out).bincount(minlength=len(job.dataset.classes))
+        if not len(count.nonzero()) or (
+            job.method.has_global and balanced({"count": count, "correct": count})[0] is None
+        ):
+            raise UserError(TOO_LITTLE)
+    return dataset
+
+
+def _run(
+    planned: Sequence[Planned], trials: int, folder: Path, progress: RunsProgress, dataset: Dataset | None
+) -> list[Tuned]:
     first = planned[0].settings({})
-    dataset: Dataset | None = None
     tuned = []
     for place, each in enumerate(planned):
         label = each.candidate.label
@@ -357,5 +378,5 @@ def _judged(result: Result) -> float:
     seen = result.outcome.validation
     accuracy = None if seen is None else seen.general_last5 if result.job.method.has_global else seen.personal
     if accuracy is None:
-        raise UserError("too little is held out to validate; raise data.validation_fraction, or data.limit")
+        raise UserError(TOO_LITTLE)
     return accuracy

@@ -1,6 +1,8 @@
 """Any message, at either end: a valid result, or one line that says why not. Nothing escapes, memory stays bounded."""
 
+import contextlib
 import copy
+import json
 import logging
 import math
 import resource
@@ -17,7 +19,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
-from fuzz import examples
+from fuzz import examples, mutated
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -25,19 +27,23 @@ from sites import SITES, Wire, make_app, no_pauses
 
 from fedetf.core.soundness import defect
 from fedetf.core.state import State, clone
+from fedetf.data.fit import fit
+from fedetf.data.kinds import Sums
 from fedetf.engines.steps import Missing, Personal, Scored, Step, Trained
 from fedetf.engines.verdict import Verdict
-from fedetf.errors import RunError
+from fedetf.errors import RunError, UserError
 from fedetf.flower.arrays import TYPES, numbers, to_arrays, to_state
-from fedetf.flower.bounds import SampleBound
+from fedetf.flower.bounds import SampleBound, in_proportion
+from fedetf.flower.describe import DESCRIBE, _sums, note_of, to_json
 from fedetf.flower.engine import FlowerEngine
 from fedetf.flower.federate import Federate
 from fedetf.flower.messages import TYPES as KINDS
 from fedetf.flower.messages import Order, pack_answer, to_records
 from fedetf.flower.privacy import PrivacyLedger
 from fedetf.flower.server import server_job
+from fedetf.flower.site import site_job, site_sums
 from fedetf.methods import Scope, Server, Upload
-from fedetf.settings import TrainSettings
+from fedetf.settings import DataSettings, Settings, TrainSettings
 
 __all__ = ["no_pauses"]  # a fixture for every test here
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of an example that fails
@@ -325,6 +331,38 @@ def test_an_array_is_read_as_numpy_reads_it_or_refused(array: Array) -> None:
     assert read.tobytes() == expected.tobytes()
 
 
+SUMS = {
+    "kind": "table",
+    "rows": 20,
+    "columns": [
+        {"name": "age", "count": 20, "missing": 0, "total": 900.0, "squares": 400.0, "low": 20.0, "high": 80.0},
+        {"name": "pain", "count": 18, "missing": 2, "categories": ["mild", "sharp"]},
+    ],
+}
+
+
+@fuzz
+@given(st.data())
+def test_whatever_a_site_tells_of_its_columns(data: st.DataObject) -> None:
+    """Before the first round: a note that all can use, or one line."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    told = json.dumps(mutated(data.draw, SUMS))
+    content = RecordDict({"sums": ConfigRecord({"json": told})})
+    request = Message(RecordDict(), dst_node_id=100, message_type=DESCRIBE)
+    honest = Sums.model_validate(SUMS)
+    try:
+        spoilt = _sums(Message(content, reply_to=request))
+        parts, _ = in_proportion({0: honest, 1: spoilt, 2: honest, 3: honest}, 0)
+        note = fit(list(parts.values()), DataSettings())
+    except (RunError, UserError) as error:
+        said = str(error)
+        assert said
+        return
+    assert note_of(json.loads(to_json(note)), "the note") == note
+    age = next(column for column in note.columns if column.name == "age")
+    assert abs(age.mean) <= 1000 * 45 * 3  # of honest sites it is 45
+
+
 # --- a site's end -----------------------------------------------------------------------------------------------------
 
 
@@ -332,6 +370,27 @@ def test_an_array_is_read_as_numpy_reads_it_or_refused(array: Array) -> None:
 def wire(tmp_path_factory: pytest.TempPathFactory) -> Wire:
     folder = tmp_path_factory.mktemp("site")
     return Wire(make_app(folder / "app", "fedavg", 2, model="mlp", limit=60), folder / "kept", out=str(folder / "run"))
+
+
+def test_whatever_a_server_says_of_inputs(tmp_path: Path) -> None:
+    """Its note comes with every request, and a site reads its own table by it."""
+    rows = "".join(f"{20 + i},{['mild', 'sharp'][i % 2]},{['no', 'yes'][i % 2]}\n" for i in range(40))
+    (tmp_path / "site.csv").write_text(f"age,pain,label\n{rows}")
+    settings = Settings.model_validate({"data": {"name": "hospitals"}, "model": {"name": "mlp"}})
+    federate = Federate(sites=["a", "b"], classes=["no", "yes"], shape=None, out=str(tmp_path / "run"), test="")
+    told = site_sums(federate, settings, 0, str(tmp_path / "site.csv"))
+    sound = json.loads(to_json(fit([told], settings.data)))
+    assert site_job(federate, settings, 0, str(tmp_path / "site.csv"), note_of(sound, "the note")).dataset.note
+
+    @fuzz
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        with contextlib.suppress(RunError, UserError):
+            note = note_of(mutated(data.draw, sound), "the note")
+            job = site_job(federate, settings, 0, str(tmp_path / "site.csv"), note)
+            assert job.dataset.train.x.shape[1:] == note.shape
+
+    check()
 
 
 @pytest.mark.slow

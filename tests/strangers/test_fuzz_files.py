@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tomli_w
 import tomllib
@@ -20,11 +22,17 @@ from PIL import Image
 
 import fedetf
 from fedetf.core.state import load_checked, save_state
+from fedetf.errors import RunError, UserError
 from fedetf.files import UnfitFile
 from fedetf.models.export import export
+from fedetf.report.live import LivePage
+from fedetf.tuning.run import tune
 
 SETTINGS = {"data.limit": 60, "data.test_limit": 20, "personal.rounds": 1, "engine.name": "serial"}
 SECRET = "words-of-the-victim"
+KINDS = ("table", "text", "signal")
+TUNING: dict[str, Any] = {"clients": 2, "rounds": 1, "epochs": 1, "model": "mlp", "alpha": 100.0, "trial_rounds": 1}
+TUNING["settings"] = {"data.limit": 700, "data.test_limit": 20, "engine.name": "serial"}
 LINKS = ("file", "folder", "fifo", "zero", "nowhere")
 
 
@@ -40,7 +48,27 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "cut/model.safetensors").unlink()
     export(home / "done", home / "model.safetensors")
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(home / "picture.png")
+    for kind in KINDS:
+        trained_on_rows(home, kind)
+    tune(["fedavg"], 2, out=home / "tuned", **TUNING)
     return home
+
+
+def trained_on_rows(home: Path, kind: str) -> None:
+    """The exported model of a small table of a kind."""
+    rng = np.random.default_rng(0)
+    cells = {
+        "table": lambda i: {"x": rng.normal() if i % 5 else None, "c": "uvw"[i % 3]},
+        "text": lambda i: {"text": f"words of the kind {'ab'[i % 2]} and others"},
+        "signal": lambda i: {"signal": (rng.normal(size=(20, 2)) + i % 2).tolist()},
+    }[kind]
+    pq.write_table(
+        pa.Table.from_pylist([{**cells(i), "label": "ab"[i % 2]} for i in range(40)]), home / f"{kind}.parquet"
+    )
+    settings = {"personal.enabled": False, "engine.name": "serial", "data.length": 16, "measure.tensorboard": False}
+    run = {"clients": 2, "rounds": 1, "epochs": 1, "alpha": 100.0, "settings": settings}
+    fedetf.run(method="fedavg", dataset=str(home / f"{kind}.parquet"), out=home / kind, **run)
+    export(home / kind, home / f"{kind}.safetensors")
 
 
 def damage(draw: st.DrawFn, path: Path, victim: Path) -> None:
@@ -210,3 +238,64 @@ def test_a_model_file(originals: Path, data: st.DataObject) -> None:
         damage(data.draw, place.copy, place.victim)
         with untouched(place.victim):
             call("predict", str(place.copy), str(originals / "picture.png"))
+
+
+@examples(150)
+@given(data=st.data())
+def test_a_model_of_rows(originals: Path, data: st.DataObject) -> None:
+    """Its note on inputs says what columns, words, windows and rates there are."""
+    kind = data.draw(st.sampled_from(KINDS))
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(folder, originals, f"{kind}.safetensors")
+        about, state = load_checked(place.copy)
+        changed = mutated(data.draw, about["inputs"])
+        about |= {"inputs": changed}
+        if data.draw(st.booleans()):  # a shape that fits a note with another length
+            about["shape"] = [*about["shape"][:-1], changed.get("length") if isinstance(changed, dict) else 1]
+        try:
+            save_state(state, place.copy, about)
+        except (ValueError, TypeError, UnicodeEncodeError):  # what JSON cannot hold
+            return
+        with untouched(place.victim):
+            if data.draw(st.booleans()):
+                call("predict", str(place.copy), str(originals / f"{kind}.parquet"))
+            else:
+                call("export", str(place.copy), "--to", f"{folder}/again.safetensors")
+
+
+@examples(80)
+@given(data=st.data())
+def test_a_tuning_of_somebody_else(originals: Path, data: st.DataObject) -> None:
+    """Its journal is read by Optuna, which trusts it; what comes out must be possible, or is refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(folder, originals, "tuned")
+        journal = place.copy / "journal.jsonl"
+        if data.draw(st.booleans()):
+            damage(data.draw, journal, place.victim)
+        else:
+            rewrite_lines(data.draw, journal)
+        if data.draw(st.integers(0, 3)) == 0:
+            shutil.rmtree(place.copy / "trials")
+            (place.copy / "trials").symlink_to(place.victim)
+        with untouched(place.victim):
+            try:
+                tune(["fedavg"], 2, out=place.copy, **TUNING)
+            except (UserError, RunError, OSError) as error:
+                said = str(error)
+                assert said
+                assert "\n" not in said
+
+
+@examples(80)
+@given(data=st.data())
+def test_a_folder_that_is_watched(originals: Path, data: st.DataObject) -> None:
+    """The live page is made of whatever is there, again and again."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(folder, originals, data.draw(st.sampled_from(["done", "cut"])))
+        live = LivePage([place.copy.parent / place.copy.name])
+        live.look()
+        for _ in range(data.draw(st.integers(1, 2))):
+            damage(data.draw, data.draw(st.sampled_from(files_in(place.copy))), place.victim)
+            with untouched(place.victim):
+                live.look()
+            assert SECRET.encode() not in live.page

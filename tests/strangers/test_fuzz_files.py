@@ -22,17 +22,13 @@ from PIL import Image
 
 import fedetf
 from fedetf.core.state import load_checked, save_state
-from fedetf.errors import RunError, UserError
 from fedetf.files import UnfitFile
 from fedetf.models.export import export
 from fedetf.report.live import LivePage
-from fedetf.tuning.run import tune
 
 SETTINGS = {"data.limit": 60, "data.test_limit": 20, "personal.rounds": 1, "engine.name": "serial"}
 SECRET = "words-of-the-victim"
 KINDS = ("table", "text", "signal")
-TUNING: dict[str, Any] = {"clients": 2, "rounds": 1, "epochs": 1, "model": "mlp", "alpha": 100.0, "trial_rounds": 1}
-TUNING["settings"] = {"data.limit": 700, "data.test_limit": 20, "engine.name": "serial"}
 LINKS = ("file", "folder", "fifo", "zero", "nowhere")
 
 
@@ -50,7 +46,6 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(home / "picture.png")
     for kind in KINDS:
         trained_on_rows(home, kind)
-    tune(["fedavg"], 2, out=home / "tuned", **TUNING)
     return home
 
 
@@ -261,29 +256,6 @@ def test_a_model_of_rows(originals: Path, data: st.DataObject) -> None:
                 call("predict", str(place.copy), str(originals / f"{kind}.parquet"))
             else:
                 call("export", str(place.copy), "--to", f"{folder}/again.safetensors")
-
-
-@examples(80)
-@given(data=st.data())
-def test_a_tuning_of_somebody_else(originals: Path, data: st.DataObject) -> None:
-    """Its journal is read by Optuna, which trusts it; what comes out must be possible, or is refused."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Place(folder, originals, "tuned")
-        journal = place.copy / "journal.jsonl"
-        if data.draw(st.booleans()):
-            damage(data.draw, journal, place.victim)
-        else:
-            rewrite_lines(data.draw, journal)
-        if data.draw(st.integers(0, 3)) == 0:
-            shutil.rmtree(place.copy / "trials")
-            (place.copy / "trials").symlink_to(place.victim)
-        with untouched(place.victim):
-            try:
-                tune(["fedavg"], 2, out=place.copy, **TUNING)
-            except (UserError, RunError, OSError) as error:
-                said = str(error)
-                assert said
-                assert "\n" not in said
 
 
 @examples(80)

@@ -248,7 +248,7 @@ def test_large_inputs_are_answered_a_few_at_a_time(model: Path) -> None:
 def test_rows_keep_their_numbers_in_messages(model: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": ["1"] * 560 + ["one"], "c": ["u"] * 561}), tmp_path / "many.parquet")
     status, _, said = call("predict", str(model / "model.safetensors"), str(tmp_path / "many.parquet"))
-    assert (status, "many.parquet: row 561: 'one' in the column 'x' is no number" in said) == (2, True), said
+    assert (status, "many.parquet: row 561: 'one' in the column 'x' is not a number" in said) == (2, True), said
 
 
 # --- ranges to tune over ----------------------------------------------------------------------------------------------

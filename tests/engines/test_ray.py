@@ -23,6 +23,7 @@ from same import OPTIONS, SMALL, assert_equal, assert_same_run
 import fedetf
 from fedetf.cli import main
 from fedetf.federation import Listener
+from fedetf.methods import METHODS
 
 ray = pytest.importorskip("ray", reason="the extra fedetf[ray] is not installed")
 
@@ -126,6 +127,15 @@ def test_a_cluster_gives_the_same_bits_as_serial(cluster, method: str) -> None:
 
 # One actor each, to be cheap: that two give the same bits is tested above, and they do not depend on the method.
 ONE = {"engine": "ray", "workers": 1}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method(cluster, method: str) -> None:
+    """With full participation clients come back: what some methods keep is used from the second round on."""
+    options = {"method": method, "clients": 3, "alpha": 0.5, "rounds": 2, "epochs": 1, "model": "mlp"}
+    settings = {**SMALL, "data.limit": 90}
+    alone = fedetf.run(engine="serial", settings=settings, **options)
+    assert_equal(alone, fedetf.run(settings={**settings, "engine.address": cluster.address}, **ONE, **options))
 
 
 @pytest.mark.parametrize("method", surface.FOUR)

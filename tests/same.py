@@ -44,8 +44,13 @@ def assert_same_run(a: Path, b: Path) -> None:
     assert kept[0] is not None
     assert kept[1] is not None
     assert kept[0].clients == kept[1].clients
-    for client, round in kept[0].clients.items():
-        one, other = (load_state(folder / f"clients/{client}-{round:05d}.safetensors") for folder in (a, b))
+    states = [PrivateStates(folder / "clients") for folder in (a, b)]
+    for each in states:
+        each.rounds.update(kept[0].clients)
+    for client in kept[0].clients:
+        one, other = (each.load(client) for each in states)
+        assert one
+        assert one.keys() == other.keys()
         assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
     assert _numbers(a) == _numbers(b)
 

@@ -48,6 +48,15 @@ def test_mean_leaves_its_inputs_alone_and_of_nothing_is_nothing() -> None:
     assert mean((a, 0)) == {}
 
 
+def test_states_of_another_form_are_folded_in_by_name() -> None:
+    a = {"w": torch.tensor([2.0, 4.0]), "n": torch.tensor(1)}
+    b = {"n": torch.tensor(5), "w": torch.tensor([6.0, 0.0], dtype=torch.float64), "v": torch.tensor([8.0])}
+    result = mean((a, 1), (b, 3), (a, 4))
+    assert result["w"].tolist() == [3.5, 2.5]  # (1·2 + 3·6 + 4·2) / 8, (1·4 + 0 + 4·4) / 8
+    assert result["v"].tolist() == [3.0]
+    assert result["n"].item() == 5
+
+
 def test_bytes() -> None:
     assert nbytes({"w": torch.zeros(10), "n": torch.tensor(1)}) == 48
 

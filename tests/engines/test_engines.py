@@ -407,7 +407,8 @@ def test_private_states_live_in_files_and_go_with_their_owner() -> None:
     states.keep(5, 4, {})
     assert states.load(3)["v"].tolist() == [4, 4]
     assert states.load(5) == states.load(9) == {}
-    assert [path.name for path in states.folder.iterdir()] == ["3-00004.safetensors"]
+    states.sync()
+    assert [path.name for path in states.folder.iterdir()] == ["kept-00004-0.safetensors"]
     folder = states.folder
     del states
     assert not folder.exists()

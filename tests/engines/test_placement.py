@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from same import OPTIONS, SMALL, assert_equal
+from torch._utils import _get_device_index
 
 import fedetf
 from fedetf import UserError
+from fedetf.engines import serving
 from fedetf.engines.placement import Placement, choose
 from fedetf.errors import OutOfMemory, is_out_of_memory
 from fedetf.settings import EngineSettings
@@ -78,6 +80,17 @@ def test_workers_are_dealt_out_over_devices() -> None:
     shares = [{"device": "cuda:0", "workers": 3}, {"device": "cuda:1", "workers": 2}]
     assert two.to_json(range(5)) == {"engine": "processes", "devices": shares}
     assert [share["workers"] for share in two.to_json([0, 1, 4])["devices"]] == [2, 1]  # 2 and 3 were let go
+
+
+def test_a_worker_on_a_gpu_chooses_it_by_its_number_if_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses to choose plain ``cuda``; its own function says so here too, where there is no GPU."""
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: chosen.append(_get_device_index(device)))
+    monkeypatch.setattr("fedetf.engines.gpu.seen", lambda handles: ("train", handles))
+    for name in ("cuda", "cuda:1"):
+        assert serving._images(torch.device(name), b"handles") == ("train", b"handles")
+    assert chosen == [1]
+    assert serving._images(torch.device("cpu"), b"") is None
 
 
 @pytest.mark.parametrize("method", ["fedetf", "ditto"])

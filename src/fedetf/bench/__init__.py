@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import platform
@@ -12,16 +13,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedetf.bench.peers import PEERS
 from fedetf.bench.rows import Row
 from fedetf.bench.startup import start_up
-from fedetf.bench.workload import training_job
+from fedetf.bench.workload import skewed_job, training_job
 from fedetf.core.state import State, WeightedMean
 from fedetf.engines.base import Engine
 from fedetf.engines.forkserver import cores
@@ -30,6 +33,7 @@ from fedetf.engines.make import make_engine
 from fedetf.engines.private import PrivateStates
 from fedetf.engines.steps import Step, Trained
 from fedetf.engines.worker import Worker
+from fedetf.errors import RunError, UserError
 from fedetf.federation import Federation
 from fedetf.methods.fedetf import plain_loss
 from fedetf.runs.checkpoints import Checkpoint
@@ -38,12 +42,18 @@ from fedetf.runs.checkpoints import Checkpoint
 LOCK = Path(tempfile.gettempdir()) / "fedetf-bench.lock"
 
 Pass = Callable[[], float]  # does a piece of work and returns the seconds it took
+Measure = Callable[[float, int], list[Row]]
 
 
-def bench(scale: float = 1.0, repeats: int = 5, say: Callable[[str], object] = bool) -> dict[str, Any]:
-    """Measure everything; ``scale`` makes the work smaller, ``say`` is told what is being measured."""
+def bench(
+    scale: float = 1.0, repeats: int = 5, say: Callable[[str], object] = bool, peers: bool = False
+) -> dict[str, Any]:
+    """Measure everything; ``scale`` makes the work smaller, ``say`` is told what is being measured.
+
+    With ``peers``, measure other packages that are installed instead, beside the process engine.
+    """
     rows: list[Row] = []
-    for what, measure in (
+    everything: Sequence[tuple[str, Measure]] = (
         ("training on one core", _one_core),
         ("training on all cores", _all_cores),
         ("the finetuning stage", _finetuning),
@@ -51,8 +61,9 @@ def bench(scale: float = 1.0, repeats: int = 5, say: Callable[[str], object] = b
         ("ten to ten thousand clients", _clients),
         ("clients of one to a thousand images", _sizes),
         ("start-up", start_up),
-    ):
-        say(what)
+    )
+    for what, measure in [("other packages", partial(_peers, say))] if peers else everything:
+        say(f"measuring {what}")
         rows += measure(scale, repeats)
     return {
         "date": time.strftime("%Y-%m-%d"),
@@ -86,7 +97,7 @@ def _one_core(scale: float, repeats: int) -> list[Row]:
 
 def _all_cores(scale: float, repeats: int) -> list[Row]:
     """The same with 20 skewed clients (α = 0.1); and what several bare loops gain, the limit of the cores."""
-    work = training_job(scale, clients=20, images=2048, alpha=0.1)
+    work = skewed_job(scale)
     one, several = "1 worker, 20 skewed clients", f"{cores()} workers, 20 skewed clients"
     engines = {one: {"name": "processes", "workers": 1}, several: {"name": "processes", "workers": cores()}}
     if find_spec("ray") is not None:
@@ -104,21 +115,69 @@ def _all_cores(scale: float, repeats: int) -> list[Row]:
     return [*rows, *(_speed(name, bare_images, seconds, alone) for name in limits)]
 
 
+def _peers(say: Callable[[str], object], scale: float, repeats: int) -> list[Row]:
+    """The same 20 skewed clients, by the process engine and by every peer that is installed."""
+    if not any(peer.is_installed for peer in PEERS.values()):
+        packages = ", ".join(peer.install for peer in PEERS.values())
+        raise UserError(f"there is no other package to measure; install some of them beside fedetf: {packages}")
+    work, turns, ours = skewed_job(scale), max(repeats // 2, 2), f"fedetf, {cores()} workers"
+    with ExitStack() as stack:
+        contestants = {ours: stack.enter_context(_engine(_with(work, name="processes", workers=cores())))}
+        for name, peer in PEERS.items():
+            if not peer.is_installed:
+                say(f"{name} is not installed (pip install {peer.install})")
+                continue
+            for how, label in (("plain", f"{name}, as it comes"), ("tuned", f"{name}, {peer.tuned}")):
+                once = stack.enter_context(_program("fedetf.bench.peers", name, how, str(scale), str(turns + 2)))
+                try:
+                    once()
+                except RunError as error:
+                    say(f"{label}: does not run here, {error}")
+                else:
+                    contestants[label] = once
+        seconds = _interleaved(contestants, turns)
+    images = sum(map(len, work.partition.train))
+    return [_speed(name, images, seconds, ours) for name in contestants]
+
+
+def _bare(layout: str, scale: float) -> AbstractContextManager[Pass]:
+    return _program("fedetf.bench.bare", layout, str(scale))
+
+
 @contextmanager
-def _bare(layout: str, scale: float) -> Iterator[Pass]:
-    program = [sys.executable, "-m", "fedetf.bench.bare", layout, str(scale)]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+def _program(*arguments: str) -> Iterator[Pass]:
+    """A program that does a pass for each line it is sent, and answers with the seconds."""
+    with tempfile.TemporaryFile("w+") as complaints:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+        )
         assert process.stdin is not None
         assert process.stdout is not None
         stdin, stdout = process.stdin, process.stdout
 
         def once() -> float:
-            stdin.write("go\n")
-            stdin.flush()
-            return float(stdout.readline())
+            with contextlib.suppress(BrokenPipeError):  # it says nothing more, which is noticed next
+                stdin.write("go\n")
+                stdin.flush()
+            answer = stdout.readline()
+            if not answer:
+                complaints.seek(0)
+                raise RunError((complaints.read().strip().splitlines() or ["without a word"])[-1])
+            return float(answer)
 
-        yield once
-        stdin.close()
+        try:
+            yield once
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                stdin.close()
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 @contextmanager

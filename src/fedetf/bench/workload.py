@@ -43,3 +43,8 @@ def training_job(scale: float, clients: int = 4, images: int = 1024, alpha: floa
     partition = split_parts(parts, labels, data.classes, test_fraction=0.0, seed=7)
     common = {"method__name": "fedavg", "model__name": "resnet20", "train__batch_size": 128, "train__epochs": 1}
     return job(data, partition, **{**common, **settings})
+
+
+def skewed_job(scale: float) -> Job:
+    """The same with 20 skewed clients: what a worker gets in a message differs, and so when it is done."""
+    return training_job(scale, clients=20, images=2048, alpha=0.1)

@@ -19,6 +19,11 @@ def add_to(commands: Any) -> None:
     )
     bench.add_argument("--json", action="store_true", help="as JSON")
     bench.add_argument("--scale", metavar="S", type=float, default=1.0, help="less work, for a first look: 0.25, say")
+    bench.add_argument(
+        "--peers",
+        action="store_true",
+        help="instead, time pfl, fluke, FedLab and Flower on the same work, as far as they are installed",
+    )
     bench.add_argument("--repeats", metavar="N", type=int, default=5, help="turns of each contestant (default: 5)")
 
 
@@ -34,7 +39,7 @@ def bench_command(options: argparse.Namespace) -> None:
         raise UserError("--repeats is at least 1, --scale above 0 and at most 1")
     terminal = Console(stderr=True, highlight=False)
     with FileLock(LOCK):
-        measured = bench(options.scale, options.repeats, lambda what: terminal.print(f"measuring {what}"))
+        measured = bench(options.scale, options.repeats, terminal.print, options.peers)
     if options.json:
         print(json.dumps(measured, indent=2, ensure_ascii=False))
     else:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fedetf.core.vectors import alike, joined
+
 Tensors = Mapping[str, Tensor]
 
 
@@ -66,22 +68,29 @@ class Glance:
 
     def __init__(self, received: Tensors, max_ratio: float):
         self._forms = {name: (tensor.shape, tensor.dtype) for name, tensor in received.items()}
-        weights = [name for name in _floats(received) if not is_variance(name)]
-        variances = [name for name in received if is_variance(name)]
-        counters = [name for name, tensor in received.items() if _is_counter(tensor)]
-        groups = (weights, variances, counters) if received else ()
-        self._parts = [(names, _joined(received, names)) for names in groups]
+        vectors = [(names, joined([received[name] for name in names])) for names in alike(received)]
+        self._floats = [(names, before, _places(received, names)) for names, before in vectors if _is_float(before)]
+        self._counters = [(names, before) for names, before in vectors if _is_counter(before)]
         self._most = max_ratio * _scale(received)
 
     def passes(self, state: Tensors, images: int) -> bool:
         """Whether nothing is wrong; False means that it takes a closer look to tell."""
         if not state or {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()} != self._forms:
             return False
-        (weights, before), (variances, spread), (counts, start) = ((_joined(state, n), r) for n, r in self._parts)
-        deviations = variances.clamp(min=0).sqrt() - spread.clamp(min=0).sqrt()
-        length = torch.hypot(torch.dist(weights, before), torch.linalg.vector_norm(deviations))
-        possible = (variances >= 0).all() & (counts >= start.clamp(max=0)).all() & (counts <= start + images).all()
-        return bool(possible & (length <= self._most))  # one read from the device; NaN is not below anything
+        lengths, possible = [], []
+        for names, before, places in self._floats:
+            vector = joined([state[name] for name in names])
+            lengths.append(torch.dist(vector, before))  # of variances as they are too: never too short
+            if len(places):
+                variances = vector[places]
+                lengths.append(torch.dist(variances.clamp(min=0).sqrt(), before[places].clamp(min=0).sqrt()))
+                possible.append(variances.min() >= 0)
+        for names, start in self._counters:
+            counts = joined([state[name] for name in names])
+            possible += [(counts >= start.clamp(max=0)).all(), (counts <= start + images).all()]
+        if lengths:
+            possible.append(torch.linalg.vector_norm(torch.stack(lengths)) <= self._most)  # NaN is not below anything
+        return bool(torch.stack(possible).all()) if possible else True  # one read from the device
 
 
 def too_large(statistics: Tensors, received: Tensors, max_ratio: float) -> str | None:
@@ -120,10 +129,14 @@ def _is_counter(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() and tensor.dtype != torch.bool
 
 
-def _joined(state: Tensors, names: Sequence[str]) -> Tensor:
-    """The named tensors as one vector."""
-    named = [state[name].flatten() for name in names]
-    return torch.cat(named) if named else next(iter(state.values())).new_zeros(0)
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point()
+
+
+def _places(received: Tensors, names: Sequence[str]) -> Tensor:
+    """Where variances are in the vector of these tensors."""
+    parts = [torch.full_like(received[name], is_variance(name), dtype=torch.bool).flatten() for name in names]
+    return torch.cat(parts).nonzero().flatten()
 
 
 def _floats(state: Tensors) -> dict[str, Tensor]:

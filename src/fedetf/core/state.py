@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from fedetf.core.vectors import alike, joined, parted
 from fedetf.files import TENSORS, UnfitFile, checked, parse_json, write_whole
 
 State = dict[str, Tensor]
@@ -41,21 +42,38 @@ class WeightedMean:
 
     def __init__(self) -> None:
         self.weight = 0.0
-        self._sum: State = {}
+        self._form: dict[str, tuple[torch.Size, torch.dtype]] = {}  # of the first state, and its sums as vectors
+        self._vectors: list[tuple[list[str], Tensor]] = []
+        self._sum: State = {}  # by name: parts of them, and whatever later states have besides
         self._dtype: dict[str, torch.dtype] = {}
 
     def add(self, state: Mapping[str, Tensor], weight: float) -> None:
         """Fold in one state with its weight."""
         self.weight += weight
+        form = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+        if not self._sum:
+            self._begin(state, weight, form)
+        elif form == self._form:
+            for names, total in self._vectors:
+                _fold(total, joined([state[name] for name in names]), weight)
+        else:
+            self._add_by_name(state, weight)
+
+    def _begin(self, state: Mapping[str, Tensor], weight: float, form: dict[str, Any]) -> None:
+        self._form = form
+        for names in alike(state):
+            self._dtype |= dict.fromkeys(names, state[names[0]].dtype)
+            total = _first(joined([state[name] for name in names]), weight)
+            self._vectors.append((names, total))
+            self._sum |= dict(zip(names, parted(total, [state[name].shape for name in names]), strict=True))
+
+    def _add_by_name(self, state: Mapping[str, Tensor], weight: float) -> None:
         for name, tensor in state.items():
             self._dtype[name] = tensor.dtype
-            if not tensor.is_floating_point():
-                seen = self._sum.get(name)
-                self._sum[name] = tensor.clone() if seen is None else torch.maximum(seen, tensor)
-            elif name in self._sum:
-                self._sum[name].add_(tensor, alpha=weight)  # in the sum's precision
+            if name in self._sum:
+                _fold(self._sum[name], tensor, weight)
             else:
-                self._sum[name] = tensor.to(widest(tensor.device)) * weight
+                self._sum[name] = _first(tensor, weight)
 
     def result(self) -> State:
         """The mean of what was added; empty if nothing with a positive weight was."""
@@ -65,6 +83,19 @@ class WeightedMean:
             name: (total / self.weight if total.is_floating_point() else total).to(self._dtype[name])
             for name, total in self._sum.items()
         }
+
+
+def _first(tensor: Tensor, weight: float) -> Tensor:
+    """What :class:`WeightedMean` makes of the first value."""
+    return tensor.to(widest(tensor.device)) * weight if tensor.is_floating_point() else tensor.clone()
+
+
+def _fold(total: Tensor, tensor: Tensor, weight: float) -> None:
+    """Add a value to what it has so far, in the precision of the sum."""
+    if total.is_floating_point():
+        total.add_(tensor, alpha=weight)
+    else:
+        torch.maximum(total, tensor, out=total)
 
 
 def save_state(state: Mapping[str, Tensor], path: Path, about: Mapping[str, Any], sync: bool = True) -> None:

@@ -86,5 +86,6 @@ def _images(device: torch.device, handles: bytes) -> Images | None:
         return None
     from fedetf.engines.gpu import seen
 
-    torch.cuda.set_device(device)
+    if device.index is not None:  # plain "cuda" is the current one, and torch refuses to choose it
+        torch.cuda.set_device(device)
     return seen(handles)

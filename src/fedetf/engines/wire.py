@@ -1,13 +1,15 @@
 """How steps, their results and the received model travel between processes: JSON and plain numbers, never pickle.
 
-A message is the length of its head (8 bytes), the head in JSON, and the content of the tensors one after the other,
-each on a boundary of 64 bytes. What many states have in common, names, types and shapes, is in the head once.
+A message is the length of its head (8 bytes), the head in JSON, and the content of the tensors: of each state one
+vector for each type of number, on a boundary of 64 bytes. What many states have in common, names, types and shapes, is
+in the head once.
 """
 
 import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,12 +17,23 @@ import torch
 from torch import Tensor
 
 from fedetf.core.state import State
+from fedetf.core.vectors import alike, joined, parted
 from fedetf.engines.steps import Missing, Personal, Result, Scored, Step, Trained
 from fedetf.errors import OutOfMemory, RunError, StepError, UserError
 from fedetf.methods import Upload
 
 BOUNDARY = 64
-Form = tuple[tuple[str, str, tuple[int, ...]], ...]  # name, type and shape of each tensor
+Form = tuple[tuple[str, torch.dtype, torch.Size], ...]  # name, type and shape of each tensor
+
+
+@dataclass(frozen=True)
+class Group:
+    """The tensors of a state that have one type."""
+
+    dtype: torch.dtype
+    names: list[str]
+    shapes: list[list[int]]
+    size: int  # in bytes
 
 
 class Message:
@@ -29,12 +42,14 @@ class Message:
     def __init__(self, about: Any, states: Sequence[Mapping[str, Tensor]]):
         forms: dict[Form, int] = {}
         numbers = [forms.setdefault(_form(state), len(forms)) for state in states]
-        head = json.dumps({"about": about, "forms": list(forms), "states": numbers}).encode()
+        told = [[(name, str(dtype), shape) for name, dtype, shape in form] for form in forms]
+        head = json.dumps({"about": about, "forms": told, "states": numbers}).encode()
         head += b" " * (-(8 + len(head)) % BOUNDARY)
         self._pieces: list[Any] = [len(head).to_bytes(8, "little"), head]
-        for tensor in (tensor for state in states for tensor in state.values()):
-            content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-            self._pieces += [content.data, bytes(-content.nbytes % BOUNDARY)]
+        for state in ({name: tensor.detach().cpu() for name, tensor in state.items()} for state in states):
+            for names in alike(state):
+                content = joined([state[name] for name in names]).view(torch.uint8).numpy()
+                self._pieces += [content.data, bytes(-content.nbytes % BOUNDARY)]
         self.size = sum(map(len, self._pieces))
 
     def write_to(self, memory: memoryview) -> None:
@@ -55,24 +70,30 @@ def read(message: bytearray) -> tuple[Any, list[State]]:
     forms = [_known_form(json.dumps(form)) for form in head["forms"]]
     whole = torch.frombuffer(message, dtype=torch.uint8)
     states: list[State] = []
-    for tensors, sizes in (forms[number] for number in head["states"]):
-        end = start + sum(sizes)
-        pieces = whole[start:end].split(sizes)[::2]  # the others are what lies between them
-        states.append({n: p.view(dtype).view(shape) for (n, dtype, shape), p in zip(tensors, pieces, strict=True)})
-        start = end
+    for names, groups in (forms[number] for number in head["states"]):
+        state: State = dict.fromkeys(names, whole)  # in the order in which they were
+        for group in groups:
+            vector = whole[start : start + group.size].view(group.dtype)
+            state.update(zip(group.names, parted(vector, group.shapes), strict=True))
+            start += group.size + -group.size % BOUNDARY
+        states.append(state)
     return head["about"], states
 
 
 def _form(state: Mapping[str, Tensor]) -> Form:
-    return tuple((name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in state.items())
+    return tuple((name, tensor.dtype, tensor.shape) for name, tensor in state.items())
 
 
 @lru_cache
-def _known_form(form: str) -> tuple[list[tuple[str, torch.dtype, list[int]]], list[int]]:
-    """The tensors of a form, and how many bytes each has and how many lie between it and the next."""
+def _known_form(form: str) -> tuple[list[str], list[Group]]:
+    """The names of a form in their order, and its tensors by type."""
     tensors = [(name, getattr(torch, dtype.removeprefix("torch.")), shape) for name, dtype, shape in json.loads(form)]
-    sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in tensors]
-    return tensors, [part for size in sizes for part in (size, -size % BOUNDARY)]
+    groups = []
+    for dtype in dict.fromkeys(dtype for _, dtype, _ in tensors):
+        names, shapes = zip(*((name, shape) for name, its, shape in tensors if its == dtype), strict=True)
+        size = sum(map(math.prod, shapes)) * dtype.itemsize
+        groups.append(Group(dtype, list(names), list(shapes), size))
+    return [name for name, _, _ in tensors], groups
 
 
 # --- steps and their results ------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from fedetf.core.client import Client, Share, Workbench
 from fedetf.core.server.weights import label_distance
 from fedetf.core.state import State, clone
+from fedetf.core.vectors import packed
 from fedetf.data.samples import Samples
 from fedetf.engines.compiled import Encode, compiled, with_kernels
 from fedetf.engines.job import Job, Prepare, placed, preparation
@@ -86,7 +87,7 @@ class Worker:
         client = self.client(client_id, round, received, private, epochs, rate, steps, pooled)
         with global_stream(self.job.settings.seed, "noise", round, client_id, device=self.device):
             method.local(client)
-        sent = clone(method.upload(client), torch.contiguous_format)  # in any engine the same
+        sent = packed(method.upload(client))  # in any engine the same
         sent, residual = self._compressed(sent, client.received, private)
         disco = self.job.settings.server.weights == "disco"
         distance = label_distance(client.counts) if disco else None

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedetf import bench
+from fedetf.bench.peers import PEERS, Peer
 from fedetf.bench.scale import deal
 from fedetf.bench.startup import loading
 from fedetf.cli import main
@@ -47,6 +48,31 @@ def test_stages_costs_clients_and_the_bare_loop() -> None:
     assert all(seconds > 0 for seconds in loading(100))
     with bench._bare("channels_last", 0.01) as once:
         assert once() > 0
+
+
+def test_no_peer_is_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bench, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(bench, "PEERS", {"nobody": Peer(("no_such_package",), "nobody-fl", "")})
+    assert main(["bench", "--peers"]) == 2
+    assert "error: there is no other package to measure" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_peers_take_turns_with_the_engine_and_one_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    peers = {
+        "flower": PEERS["flower"],
+        "broken": Peer(("json",), "", "tuned"),  # it is there, and there is no such file in bench/peers
+        "absent": Peer(("no_such_package",), "absent-fl", "tuned"),
+    }
+    monkeypatch.setattr(bench, "PEERS", peers)
+    rows = bench._peers(said.append, 0.01, 1)
+    assert [row.name.partition(",")[0] for row in rows] == ["fedetf", "flower", "flower"]
+    assert all(row.value > 0 for row in rows)
+    assert "absent is not installed (pip install absent-fl)" in said
+    assert any(line.startswith("broken, tuned: does not run here, ModuleNotFoundError") for line in said)
 
 
 def test_the_table_and_the_json_say_the_same(

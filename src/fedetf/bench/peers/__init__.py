@@ -25,6 +25,6 @@ class Peer:
 PEERS = {
     "pfl": Peer(("pfl",), "pfl", "channels_last, a process for each core, users dealt out by size"),
     "fluke": Peer(("fluke",), "fluke-fl", "channels_last"),
-    "fedlab": Peer(("fedlab",), "fedlab", "channels_last, batches cut by hand"),
+    "fedlab": Peer(("fedlab",), "fedlab", "images channels_last, batches cut by hand"),
     "flower": Peer(("flwr", "ray"), "flwr[simulation]", "channels_last"),
 }

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from fedlab.contrib.algorithm.fedavg import FedAvgSerialClientTrainer, FedAvgServerHandler
 from fedlab.contrib.dataset.basic_dataset import FedDataset
 from fedlab.core.standalone import StandalonePipeline
@@ -12,8 +13,9 @@ from fedetf.bench.peers.work import Turns, Work
 
 def play(turns: Turns, work: Work, rounds: int) -> None:
     """Rounds of all clients."""
-    handler = FedAvgServerHandler(work.net, rounds, sample_ratio=1.0)
-    trainer = FedAvgSerialClientTrainer(work.net, len(work.parts))
+    net = work.net.to(memory_format=torch.contiguous_format)  # it cannot flatten others
+    handler = FedAvgServerHandler(net, rounds, sample_ratio=1.0)
+    trainer = FedAvgSerialClientTrainer(net, len(work.parts))
     trainer.setup_dataset(_Data(work))
     trainer.setup_optim(epochs=1, batch_size=work.batch_size, lr=work.lr)
     trainer.optimizer = work.optimiser(trainer.model)

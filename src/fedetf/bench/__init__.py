@@ -178,6 +178,8 @@ def _program(*arguments: str) -> Iterator[Pass]:
                 process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
+            stdout.close()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -38,7 +37,7 @@ class Page:
         self._path = path
         self.names: dict[int, list[str]] = {}  # of the tensors of each client
         try:
-            self._file: Any = safe_open(checked(path, TENSORS), framework="pt")
+            self._file = safe_open(checked(path, TENSORS), framework="pt")
             for name in self._file.keys():  # noqa: SIM118  # it is no dict
                 self.names.setdefault(int(name.partition("/")[0]), []).append(name)
         except (SafetensorError, TypeError, ValueError) as error:

@@ -13,7 +13,8 @@ from fedetf.bench.peers.work import Turns, Work
 
 def play(turns: Turns, work: Work, rounds: int) -> None:
     """Rounds of all clients."""
-    net = work.net.to(memory_format=torch.contiguous_format)  # it cannot flatten others
+    layout = torch.contiguous_format  # it cannot flatten weights in another
+    net = work.net.to(memory_format=layout)  # type: ignore[call-overload]  # torch's stubs lack it
     handler = FedAvgServerHandler(net, rounds, sample_ratio=1.0)
     trainer = FedAvgSerialClientTrainer(net, len(work.parts))
     trainer.setup_dataset(_Data(work))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedetf.bench.peers.work import MOMENTUM, WEIGHT_DECAY, Turns, Work
-from fedetf.engines.placement import cores
+from fedetf.engines.forkserver import cores
 
 
 def play(turns: Turns, work: Work, rounds: int) -> None:

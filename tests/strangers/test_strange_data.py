@@ -272,3 +272,15 @@ def test_a_file_of_ranges_is_one_line(tmp_path: Path, text: str, why: str) -> No
     status, _, said = call(*line)
     assert (status, why in said) == (2, True), said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("link", ["trials", "trials/fedavg-001"])
+def test_trials_are_not_written_behind_a_link(tmp_path: Path, link: str) -> None:
+    victim, planted = tmp_path / "victim", tmp_path / "out" / link
+    victim.mkdir()
+    planted.parent.mkdir(parents=True)
+    planted.symlink_to(victim)
+    line = ["tune", "--methods", "fedavg", "--trials", "1", "--trial-rounds", "1", "--clients", "2", "--alpha", "100"]
+    status, _, said = call(*line, "--set", "engine.name=serial", "--out", str(tmp_path / "out"))
+    assert (status, "is a link; a run folder holds no links" in said) == (2, True), said
+    assert not list(victim.iterdir())

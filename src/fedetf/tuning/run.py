@@ -19,7 +19,7 @@ from fedetf.config import from_short, resolve
 from fedetf.data import Dataset, load_dataset
 from fedetf.errors import RunError, UserError, need, unknown
 from fedetf.federation import Federation, Listener
-from fedetf.files import is_file, make_folder, write_whole
+from fedetf.files import is_file, make_folder, real_folder, write_whole
 from fedetf.methods import Method, Server, method_of
 from fedetf.metrics.accuracy import balanced
 from fedetf.outcome import Round
@@ -308,7 +308,7 @@ def _planned_run(each: Planned, values: Mapping[str, Any], number: int, folder: 
     label = each.candidate.label
     shown = ((key, f"{value:.3g}" if isinstance(value, float) else str(value)) for key, value in values.items())
     row = (("method", label), ("trial", f"trial {number + 1}"), *shown)
-    place = folder / "trials" / f"{file_name(label)}-{number + 1:03d}"
+    place = real_folder(real_folder(folder / "trials") / f"{file_name(label)}-{number + 1:03d}")
     return PlannedRun(row, each.settings(values), place, each.candidate.at_hand)
 
 

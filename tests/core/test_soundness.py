@@ -82,15 +82,14 @@ def test_no_sound_training_is_refused(method: str, fidelity: str) -> None:
         model="cnn",
         clients=4,
         rounds=2,
-        epochs=1,
         settings={
             "fidelity": fidelity,
-            "data.limit": 40,
+            "data.limit": 80,
             "data.test_limit": 20,
             "data.min_size": 1,  # of one image BatchNorm counts no batch
             "train.batch_size": 2,  # many batches: counters run as fast as they can
             "train.lr": 0.01,
-            "update.max_ratio": 2.0,
+            "update.max_ratio": 10.0,
             "personal.enabled": False,
         },
     )

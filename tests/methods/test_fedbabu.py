@@ -64,5 +64,5 @@ def test_one_client_is_the_server() -> None:
 def test_a_frozen_encoder_leaves_nothing_to_train(method: str) -> None:
     encoder = nn.Linear(5, 4).requires_grad_(False)
     data = [(torch.randn(12, 5).numpy(), torch.arange(12).numpy() % 3) for _ in range(2)]
-    with pytest.raises(fedetf.UserError, match=f"{method} trains the encoder only"):
+    with pytest.raises(fedetf.UserError, match=f"{method} trains only the encoder"):
         fedetf.run(method=method, data=data, model=encoder, rounds=1)

@@ -44,8 +44,10 @@ def unusual(settings: Mapping[str, Any]) -> list[str]:
 
     >>> unusual({"update.bits": 8, "update.top_k": 1.0, "system.dropout": 0.25})
     ['update.bits = 8', 'system.dropout = 0.25']
+    >>> unusual({"server.nosuch": 1})  # of a folder from elsewhere
+    []
     """
-    told = {key: value for key, value in settings.items() if key.startswith(TOLD) and value != USUAL[key]}
+    told = {key: value for key, value in settings.items() if key.startswith(TOLD) and value != USUAL.get(key, value)}
     return [f"{key} = {value}" for key, value in told.items()]
 
 

@@ -28,16 +28,6 @@ from fedetf.flower.keys import make_keys, make_site_key
 PATIENCE = 300.0  # seconds; a loaded machine is slow
 BIN = Path(sys.executable).parent
 
-# flower-supernode, but it says every few seconds that it is alive: its death is noticed after 20 s, not after 60.
-SUPERNODE = """
-import flwr.supercore.heartbeat, flwr.supernode.fleet_http_connection
-from flwr.supernode.cli import flower_supernode
-for module in (flwr.supercore.heartbeat, flwr.supernode.fleet_http_connection):
-    assert module.HEARTBEAT_DEFAULT_INTERVAL == 30
-    module.HEARTBEAT_DEFAULT_INTERVAL = 10
-flower_supernode()
-"""
-
 
 def wait_for(what: Callable[[], object], name: str) -> None:
     ends = time.monotonic() + PATIENCE
@@ -107,7 +97,7 @@ class Deployment:
     def start_node(self, name: str, *how: str) -> subprocess.Popen[bytes]:
         site = f'data="{self.folder}/data/{name}" keep="{self.folder}/kept/{name}"'
         where = ("--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port()))
-        return self.start(name, sys.executable, "-c", SUPERNODE, *where, "--node-config", site, *how)
+        return self.start(name, "flower-supernode", *where, "--node-config", site, *how)
 
     def start_site(self, name: str) -> subprocess.Popen[bytes]:
         key = ("--auth-supernode-private-key", f"keys/{name}")

@@ -90,15 +90,15 @@ def compare_command(options: argparse.Namespace) -> None:
 
 
 @contextmanager
-def runs_shown() -> Iterator["LiveRuns | PlainRuns"]:
-    """Shows how far some runs are; after Ctrl-C it says that the same command goes on."""
+def runs_shown(again: str = "the same command") -> Iterator["LiveRuns | PlainRuns"]:
+    """Shows how far some runs are; after Ctrl-C it says what goes on with them."""
     from rich.console import Console
 
     from fedetf.report.progress import make_runs_progress
 
     progress = make_runs_progress(Console(stderr=True, highlight=False))
     try:
-        with saying("what is done is kept; the same command goes on with it"):
+        with saying(f"what is done is kept; {again} goes on with it"):
             yield progress
     finally:
         progress.close()

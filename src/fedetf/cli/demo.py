@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedetf.cli.compare import runs_shown
 from fedetf.cli.flags import add_command, folder, output
-from fedetf.interruption import saying
 
 if TYPE_CHECKING:
     from fedetf.runs.read import Run
@@ -33,21 +33,14 @@ def add_to(commands: Any) -> None:
 
 def demo_command(options: argparse.Namespace) -> None:
     """``fedetf demo``."""
-    from rich.console import Console
-
     from fedetf.comparison.run import compare
     from fedetf.report.page import write_report
-    from fedetf.report.progress import make_runs_progress
     from fedetf.runs.read import read_run
 
     out = options.out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
-    progress = make_runs_progress(Console(stderr=True, highlight=False))
     warnings.simplefilter("ignore")  # the tiny clients are mentioned once, below the table
-    try:
-        with saying(f"what is done is kept; fedetf demo --out {out} goes on with it"):
-            compare(list(METHODS), SEEDS, PRESET, references=False, out=out, progress=progress)
-    finally:
-        progress.close()
+    with runs_shown(f"fedetf demo --out {out}") as progress:
+        compare(list(METHODS), SEEDS, PRESET, references=False, out=out, progress=progress)
     show({name: [read_run(out / f"{method}-s{seed}") for seed in SEEDS] for method, name in METHODS.items()}, out)
     output().print(f"page:    {write_report([out], out / 'report.html').path}", soft_wrap=True)
 

@@ -119,22 +119,31 @@ def run(commands: list[Command], out: Path, results: Path, nice: int) -> int:
             if command.done(out) == len(command.runs):
                 continue
             print(f"{time.strftime('%F %T')} {number} of {len(commands)}: {command.text}", flush=True)
-            status = attend(command, out)
+            status = attend(command, out, nice)
             print(f"{time.strftime('%F %T')} status {status}: {describe(command, out)}", flush=True)
             failed += status != 0
     return 1 if failed else 0
 
 
-def attend(command: Command, out: Path) -> int:
-    """Run one command in the queue's folder; stop it while a benchmark measures."""
+def attend(command: Command, out: Path, nice: int) -> int:
+    """Run one command in the queue's folder, behind all else; stop it while a benchmark measures."""
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}  # this checkout's own, whatever is installed
     if "FEDETF_DATA" in os.environ:
         environment["FEDETF_DATA"] = str(Path(os.environ["FEDETF_DATA"]).resolve())
     words = [sys.executable, "-m", *command.words]
     with (out / "queue.log").open("a", encoding="utf-8") as log:
-        child = subprocess.Popen(words, cwd=out, env=environment, stdout=log, stderr=log, preexec_fn=die_with_parent)
+        child = subprocess.Popen(
+            words,
+            cwd=out,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
         paused = False
         while child.poll() is None:
+            stand_back(child.pid, nice)
             measuring = benchmark_runs()
             if measuring != paused:
                 tell(child.pid, signal.SIGSTOP if measuring else signal.SIGCONT)
@@ -144,13 +153,26 @@ def attend(command: Command, out: Path) -> int:
     return child.returncode
 
 
+def stand_back(pid: int, nice: int) -> None:
+    """Let a command and its workers wait for others: between sessions, Linux may look at this niceness only."""
+    for leader in leaders(pid):
+        with contextlib.suppress(OSError):  # it has ended, or there are no such groups
+            Path(f"/proc/{leader}/autogroup").write_text(str(nice))
+
+
 def tell(pid: int, number: int) -> None:
-    """Send a signal to a command and to its workers: what forks them leads a process group of its own."""
-    started = Path(f"/proc/{pid}/task/{pid}/children")
-    for leader in started.read_text().split() if started.exists() else ():
+    """Send a signal to a command and to its workers."""
+    for leader in leaders(pid):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(int(leader), number)
-    os.kill(pid, number)
+            os.killpg(leader, number)
+
+
+def leaders(pid: int) -> list[int]:
+    """A command and what forks its workers: each leads a session, and so a process group, of its own."""
+    started = Path(f"/proc/{pid}/task/{pid}/children")
+    with contextlib.suppress(OSError):
+        return [*map(int, started.read_text().split()), pid]
+    return [pid]
 
 
 def die_with_parent() -> None:

@@ -204,9 +204,19 @@ class Runs:
     def scores_table(self, general: Sequence[str], personal: Sequence[str]) -> str:
         """Mean ± sample standard deviation of what global and personal models reach by some metrics."""
         columns = [("general", metric) for metric in general] + [("personal", metric) for metric in personal]
-        head = ["method", *(f"{which}: {METRICS[metric].title}" for which, metric in columns)]
-        lines = [[row, *(plus_minus(self.scores(row, *column)) for column in columns)] for row in self.rows]
+        head = ["method", "rate", *(f"{which}: {METRICS[metric].title}" for which, metric in columns)]
+        rates = self.learning_rates()
+        lines = [[row, rates[row], *(plus_minus(self.scores(row, *column)) for column in columns)] for row in self.rows]
         return markdown(head, lines)
+
+    def learning_rates(self) -> dict[str, str]:
+        """Of each row, as one would type them."""
+        used = {row: sorted({run.settings["train.lr"] for run in runs}) for row, runs in self.rows.items()}
+        return {row: ", ".join(f"{rate:g}" for rate in rates) for row, rates in used.items()}
+
+    def at(self, chosen: Mapping[str, float]) -> bool:
+        """Whether every row has the learning rate that was chosen for it."""
+        return self.learning_rates() == {row: f"{chosen[row]:g}" for row in self.rows if row in chosen}
 
 
 def plus_minus(values: Sequence[float]) -> str:
@@ -288,20 +298,33 @@ class Page:
             lines.append([method, where, str(settings["seed"]), done, known[-1] if known else "-"])
         return markdown(["method", "setting", "seed", "rounds", "general, last measured"], lines) if lines else ""
 
-    def rates(self, place: str, metric: str) -> str:
-        """A value for each method and learning rate, the best rate of each in bold; empty if there are no runs."""
-        found: dict[str, dict[float, list[float]]] = {}
+    def held_out(self, place: str, metric: str) -> dict[str, dict[float, float]]:
+        """The mean accuracy on what clients hold out, in percent, of each method that has it, by learning rate."""
+        found: dict[str, dict[float, list[float]]] = {method: {} for method in METHODS}
         for run in (read_run(folder) for folder in self.folders if is_done(folder) and folder.parent.name == place):
-            held_out = run.result.validation
-            value = run.value(metric) if held_out is None else vars(held_out)[metric]
+            value = vars(run.result.validation)[metric] if run.result.validation else None
             if value is not None:
-                found.setdefault(run.result.method, {}).setdefault(run.settings["train.lr"], []).append(value)
+                found[run.result.method].setdefault(run.settings["train.lr"], []).append(100 * value)
+        return {
+            method: {rate: statistics.mean(values) for rate, values in sorted(by_rate.items())}
+            for method, by_rate in found.items()
+            if by_rate
+        }
+
+    def chosen(self, place: str) -> dict[str, float]:
+        """Each method's best rate there: of its global model, or of personal ones if it has none."""
+        general, personal = (self.held_out(place, metric) for metric in ("general_last5", "personal"))
+        judged = {**personal, **{method: found for method, found in general.items() if METHODS[method].has_global}}
+        return {method: max(by_rate, key=lambda rate: by_rate[rate]) for method, by_rate in judged.items()}
+
+    def rates(self, place: str, metric: str) -> str:
+        """A value for each method and learning rate, the best of each in bold; empty if there are no runs."""
+        found = self.held_out(place, metric)
         rates = sorted({rate for by_rate in found.values() for rate in by_rate})
         lines = []
-        for method in (name for name in METHODS if name in found):
-            means = {rate: 100 * statistics.mean(values) for rate, values in found[method].items()}
-            best = max(means, key=lambda rate: means[rate])
+        for method, means in found.items():
             cells = {rate: f"{mean:.1f}" for rate, mean in means.items()}
+            best = max(means, key=lambda rate: means[rate])
             cells[best] = f"**{cells[best]}**"
             lines.append([name_of(method), *(cells.get(rate, "-") for rate in rates)])
         return markdown(["method", *(f"{rate:g}" for rate in rates)], lines) if lines else ""
@@ -359,7 +382,7 @@ def draw(points: Mapping[str, Mapping[int, Sequence[float]]], title: str) -> Fig
 def render(template: str, kept: Path) -> tuple[str, Page]:
     """The text of the page, and what its pictures show."""
     page = Page(kept)
-    names = ("experiment", "comparison", "printed", "unfinished", "rates", "gaps", "curves", "slow", "sure")
+    names = ("experiment", "comparison", "printed", "unfinished", "rates", "chosen", "gaps", "curves", "slow", "sure")
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
     environment.filters |= {"points": lambda value: f"{value:+.1f}", "percent": lambda value: f"{value:.1f}"}
     environment.filters["names"] = lambda methods: ", ".join(f"`{name}`" for name in methods) or "none"

@@ -2,17 +2,12 @@
 // memory as it takes. A tensor [N, C, H, W] in channels_last is a matrix of N*H*W rows of C channels; C is a multiple of 16.
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <vector>
 
-typedef float vec __attribute__((vector_size(32), aligned(4)));
-typedef int32_t mask __attribute__((vector_size(32)));
-static const int64_t LANES = 8, STRIP = 16;  // floats in a vector, and in the two of them that go together
-static const int64_t BLOCK = 256;            // rows that are summed in single precision before going into a double
+#include "vectors.h"
 
-static inline vec load(const float *p) { return *(const vec *)p; }
-static inline void store(float *p, vec v) { *(vec *)p = v; }
+static const int64_t BLOCK = 256;  // rows that are summed in single precision before going into a double
+
 static inline vec where_positive(vec sign, vec v) { return (vec)((mask)v & (mask)(sign > 0)); }
 
 // out = norm(x) [+ residual] [then ReLU]; also the batch's mean and 1/std, and the running statistics moved.
@@ -25,11 +20,11 @@ extern "C" void norm_forward(const float *x, const float *residual, float *out, 
   for (int64_t r = 0; r < rows; r += BLOCK) {
     const int64_t n = std::min(BLOCK, rows - r);
     for (int64_t c = 0; c < C; c += STRIP) {
-      vec s[2] = {}, q[2] = {};
-      const vec p[2] = {load(&pivot[c]), load(&pivot[c + LANES])};
+      vec s[PAIR] = {}, q[PAIR] = {}, p[PAIR];
+      for (int j = 0; j < PAIR; j++) p[j] = load(&pivot[c + LANES * j]);
       const float *at = x + r * C + c;
       for (int64_t i = 0; i < n; i++, at += C)
-        for (int j = 0; j < 2; j++) {
+        for (int j = 0; j < PAIR; j++) {
           const vec d = load(at + LANES * j) - p[j];
           s[j] += d;
           q[j] += d * d;
@@ -75,15 +70,15 @@ static void backward(const float *grad, const float *x, const float *out, float 
   for (int64_t r = 0; r < rows; r += BLOCK) {
     const int64_t n = std::min(BLOCK, rows - r);
     for (int64_t c = 0; c < C; c += STRIP) {
-      vec s[2] = {}, q[2] = {}, m[2], a[2], b[2];
-      for (int j = 0; j < 2; j++) {
+      vec s[PAIR] = {}, q[PAIR] = {}, m[PAIR], a[PAIR], b[PAIR];
+      for (int j = 0; j < PAIR; j++) {
         m[j] = load(&mean[c + LANES * j]);
         a[j] = load(&scale[c + LANES * j]);
         b[j] = load(&shift[c + LANES * j]);
       }
       int64_t at = r * C + c;
       for (int64_t i = 0; i < n; i++, at += C)
-        for (int j = 0; j < 2; j++) {
+        for (int j = 0; j < PAIR; j++) {
           const vec v = load(x + at + LANES * j);
           vec g = load(grad + at + LANES * j);
           if (RELU == 1) g = where_positive(v * a[j] + b[j], g);
@@ -124,53 +119,4 @@ extern "C" void norm_backward(int relu, const float *grad, const float *x, const
                               const float *inverse_std, float *grad_weight, float *grad_bias) {
   auto *step = relu == 0 ? backward<0> : relu == 1 ? backward<1> : backward<2>;
   step(grad, x, out, behind, grad_x, rows, channels, weight, bias, mean, inverse_std, grad_weight, grad_bias);
-}
-
-// The gradient of a 3x3 convolution's weight (stride 1, padding 1) as [3, 3, inputs, outputs]: for a few rows of an image
-// at a time, all products of a shifted input with the output's gradient, six inputs by sixteen outputs in registers.
-extern "C" void weight_gradient(const float *x, const float *grad, float *result, int64_t images, int64_t height,
-                                int64_t width, int64_t inputs, int64_t outputs) {
-  const int64_t C = inputs, O = outputs, at_once = std::max<int64_t>(1, std::min<int64_t>(height, 128 / width));
-  const int64_t row = (width + 2) * C;
-  std::vector<float> padded((at_once + 2) * row);
-  std::memset(result, 0, 9 * C * O * sizeof(float));
-  for (int64_t n = 0; n < images; n++)
-    for (int64_t top = 0; top < height; top += at_once) {
-      const int64_t lines = std::min(at_once, height - top);
-      for (int64_t r = 0; r < lines + 2; r++) {
-        const int64_t y = top + r - 1;
-        float *line = &padded[r * row];
-        if (y < 0 || y >= height)
-          std::memset(line, 0, row * sizeof(float));
-        else
-          std::memcpy(line + C, x + (n * height + y) * width * C, width * C * sizeof(float));
-      }
-      const float *here = grad + (n * height + top) * width * O;
-      for (int64_t ky = 0; ky < 3; ky++)
-        for (int64_t o = 0; o < O; o += STRIP)
-          for (int64_t m = 0; m < 3 * C; m += 6) {  // kx and input channel together: they lie side by side
-            float *to = result + (ky * 3 * C + m) * O + o;
-            vec total[6][2];
-            for (int i = 0; i < 6; i++) {
-              total[i][0] = load(to + i * O);
-              total[i][1] = load(to + i * O + LANES);
-            }
-            for (int64_t r = 0; r < lines; r++) {
-              const float *a = &padded[(r + ky) * row + m], *b = here + r * width * O + o;
-              for (int64_t w = 0; w < width; w++, a += C, b += O) {
-                const vec b0 = load(b), b1 = load(b + LANES);
-#pragma GCC unroll 6
-                for (int i = 0; i < 6; i++) {
-                  const vec v = a[i] - vec{};  // the scalar in all lanes
-                  total[i][0] += v * b0;
-                  total[i][1] += v * b1;
-                }
-              }
-            }
-            for (int i = 0; i < 6; i++) {
-              store(to + i * O, total[i][0]);
-              store(to + i * O + LANES, total[i][1]);
-            }
-          }
-    }
 }

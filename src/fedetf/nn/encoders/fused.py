@@ -1,7 +1,8 @@
-"""Kernels for ``engine.compile`` on a CPU: BatchNorm, residual and ReLU in one, and 3×3 convolutions' weight gradient.
+"""Kernels for ``engine.compile`` on a CPU: BatchNorm, residual and ReLU in one, and 3×3 convolutions by Winograd.
 
-The kernels (fused.cpp) are built once by the system's C++ compiler, within seconds, and kept in the user's cache. What
-models call, :func:`norm_relu` and :class:`Conv3x3`, is plain torch unless :func:`enable` was called on the encoder.
+The kernels (fused.cpp, winograd.cpp) are built once by the system's C++ compiler, within seconds, and kept in the
+user's cache. What models call, :func:`norm_relu` and :class:`Conv3x3`, is plain torch unless :func:`enable` was called
+on the encoder.
 """
 
 import contextlib
@@ -22,13 +23,15 @@ from filelock import FileLock
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import relu
-from torch.nn.grad import conv2d_input
 
 from fedetf.errors import UserError
 from fedetf.files import make_folder, move, packaged, read_text, user_cache, write_whole
 
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared"]
+SOURCES = ("vectors.h", "fused.cpp", "winograd.cpp")
 WIDTH = 16  # channels come in multiples of it
+_G = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+SPREAD = torch.kron(_G, _G)  # G w G' of weights with their 9 places in a row, [16, 9]; see winograd.cpp
 
 
 def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -53,7 +56,8 @@ class Conv3x3(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """The convolution."""
-        if self.stride == (1, 1) and self.out_channels % WIDTH == 0 and _fits(self, x) and self.training:
+        whole = self.stride == (1, 1) and self.out_channels % WIDTH == x.shape[2] % 2 == x.shape[3] % 2 == 0
+        if whole and self.training and _fits(self, x):
             fused: Tensor = _Conv3x3.apply(x, self.weight)  # type: ignore[no-untyped-call]  # torch gives none
             return fused
         return super().forward(x)
@@ -124,7 +128,7 @@ class _Conv3x3(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return torch.conv2d(x, weight, padding=1)
+        return _convolved(x, weight)
 
     @staticmethod
     @once_differentiable
@@ -132,14 +136,24 @@ class _Conv3x3(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad = grad.contiguous(memory_format=torch.channels_last)
         B, C, H, W = x.shape
-        grad_x = grad_weight = None
+        outputs, grad_x, grad_weight = len(weight), None, None
         if ctx.needs_input_grad[0]:
-            grad_x = conv2d_input(list(x.shape), weight, grad, padding=1)
+            grad_x = _convolved(grad, weight.flip(2, 3).transpose(0, 1))
         if ctx.needs_input_grad[1]:
-            result = x.new_empty(3, 3, C, len(weight))
-            _kernels().weight_gradient(*_at(x, grad, result), B, H, W, C, len(weight))
-            grad_weight = result.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
+            points = x.new_empty(len(SPREAD), C * outputs)
+            _kernels().weight_gradient(*_at(x, grad, points), B, H, W, C, outputs)
+            found = (SPREAD.T @ points).view(3, 3, C, outputs)
+            grad_weight = found.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
         return grad_x, grad_weight
+
+
+def _convolved(x: Tensor, weight: Tensor) -> Tensor:
+    """The convolution of ``x`` ``[B, C, H, W]`` with ``weight`` ``[O, C, 3, 3]``."""
+    B, C, H, W = x.shape
+    out = torch.empty((B, len(weight), H, W), dtype=x.dtype, memory_format=torch.channels_last)
+    points = SPREAD @ weight.permute(2, 3, 1, 0).reshape(9, -1)
+    _kernels().convolve(*_at(x, points, out), B, H, W, C, len(weight))
+    return out
 
 
 def _at(*tensors: Tensor | None) -> list[int | None]:
@@ -153,22 +167,23 @@ def _kernels() -> ctypes.CDLL:
     library = ctypes.CDLL(str(_build()))
     library.norm_forward.argtypes = [P, P, P, L, L, P, P, P, P, D, D, P, P, N]
     library.norm_backward.argtypes = [N, P, P, P, P, P, L, L, P, P, P, P, P, P]
-    library.weight_gradient.argtypes = [P, P, P, L, L, L, L, L]
-    for function in (library.norm_forward, library.norm_backward, library.weight_gradient):
+    for function in (library.convolve, library.weight_gradient):
+        function.argtypes = [P, P, P, L, L, L, L, L]
+    for function in (library.norm_forward, library.norm_backward, library.convolve, library.weight_gradient):
         function.restype = None
     return library
 
 
 def _build() -> Path:
     """Build the kernels for this machine, unless they are in the cache; whole or not at all, whoever else does."""
-    source = packaged("nn", "encoders", "fused.cpp")
+    sources = {name: packaged("nn", "encoders", name) for name in SOURCES}
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise UserError("there is no C++ compiler (c++, g++ or clang++, or $CXX)")
     cpu = Path("/proc/cpuinfo")
     machine = read_text(cpu).split("\n\n")[0] if cpu.exists() else platform.processor()
     steady = [line for line in machine.splitlines() if line.startswith(("model", "flags", "vendor", "Features"))]
-    key = hashlib.blake2b("\n".join([source, compiler, *FLAGS, *steady]).encode(), digest_size=8).hexdigest()
+    key = hashlib.blake2b("\n".join([*sources.values(), compiler, *FLAGS, *steady]).encode(), digest_size=8).hexdigest()
     folder = user_cache()
     built = folder / f"fused-{key}.so"
     if built.exists():
@@ -179,8 +194,10 @@ def _build() -> Path:
             return built
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             here = Path(temporary)
-            write_whole(here / "fused.cpp", source.encode())
-            command = [compiler, *FLAGS, "-o", str(here / "fused.so"), str(here / "fused.cpp")]
+            for name, source in sources.items():
+                write_whole(here / name, source.encode())
+            parts = [str(here / name) for name in SOURCES if name.endswith(".cpp")]
+            command = [compiler, *FLAGS, "-o", str(here / "fused.so"), *parts]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise UserError(f"{compiler} cannot build the kernels: {done.stderr.strip().splitlines()[-1:]}")

@@ -40,6 +40,7 @@ def first_step(tree: Path, dataset: str, folder: Path) -> float:
     method.write_text(METHOD, "utf-8")
     note.unlink(missing_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "FEDETF_NOTE": str(note)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every call would compile everything again
     command = [sys.executable, "-m", "fedetf", "run", "--dataset", dataset, "--method", f"{method}:Noting"]
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as out:

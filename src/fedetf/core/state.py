@@ -132,7 +132,7 @@ def _checksum(state: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
     check = zlib.crc32(json.dumps(about, sort_keys=True).encode())
     for name in sorted(state):
         content = state[name].reshape(-1).view(torch.uint8).numpy()
-        check = zlib.crc32(content.tobytes(), zlib.crc32(name.encode(), check))
+        check = zlib.crc32(content.data, zlib.crc32(name.encode(), check))
     return check
 
 

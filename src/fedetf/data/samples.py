@@ -81,8 +81,8 @@ class Dataset:
                 raise UserError(f"the {split} set has samples without a label (label {low}); remove or label them")
             if high >= len(self.classes):
                 raise UserError(f"the {split} set has label {high}, but there are {len(self.classes)} classes")
-        if not self.share and len(torch.unique(self.train.y)) < 2:
-            raise UserError("the training set holds one class only; classification needs at least two")
+            if low == high and split == "training" and not self.share:
+                raise UserError("the training set holds one class only; classification needs at least two")
         a, b = (f"{tuple(s.x.shape[1:])} {s.x.dtype}" for s in (self.train, self.test))
         if a != b:
             raise UserError(f"training inputs are {a}, test inputs {b}; make them agree (images: see data.size)")

@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import io
 import json
+import shlex
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -329,6 +330,13 @@ class Page:
             lines.append([name_of(method), *(cells.get(rate, "-") for rate in rates)])
         return markdown(["method", *(f"{rate:g}" for rate in rates)], lines) if lines else ""
 
+    @staticmethod
+    def command(place: str) -> str:
+        """The command of the list whose runs go to a folder, without that folder, one setting a line."""
+        (words,) = (command.words for command in read_commands(LIST) if place in command.words)
+        at = words.index(place)
+        return shlex.join(words[: at - 1] + words[at + 1 :]).replace(" --set ", " \\\n    --set ")
+
     def gaps(self) -> str:
         """Every command of the list, and how many of its runs are kept."""
         lines = []
@@ -382,7 +390,8 @@ def draw(points: Mapping[str, Mapping[int, Sequence[float]]], title: str) -> Fig
 def render(template: str, kept: Path) -> tuple[str, Page]:
     """The text of the page, and what its pictures show."""
     page = Page(kept)
-    names = ("experiment", "comparison", "printed", "unfinished", "rates", "chosen", "gaps", "curves", "slow", "sure")
+    tables = ("experiment", "comparison", "printed", "unfinished", "rates", "chosen", "gaps", "curves")
+    names = (*tables, "command", "slow", "sure")
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
     environment.filters |= {"points": lambda value: f"{value:+.1f}", "percent": lambda value: f"{value:.1f}"}
     environment.filters["names"] = lambda methods: ", ".join(f"`{name}`" for name in methods) or "none"

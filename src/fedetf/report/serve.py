@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -53,6 +53,21 @@ class _Handler(BaseHTTPRequestHandler):
     page: LivePage
     timeout = 60  # seconds without a word of a request
 
+    def handle(self) -> None:
+        """One request; the browser may go away at any moment."""
+        with suppress(OSError):
+            super().handle()
+
+    def parse_request(self) -> bool:
+        """Whether it is one. Headers are read as those of mail, of which some say how the rest is to be read."""
+        try:
+            return super().parse_request()
+        except OSError:
+            raise
+        except Exception:  # of Python's reader of mail, which may be led astray in many ways
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return False
+
     def do_GET(self) -> None:
         """The page, or its versions as they come."""
         host = self.headers.get("Host", "")
@@ -71,18 +86,22 @@ class _Handler(BaseHTTPRequestHandler):
     def _tell(self) -> None:
         self._begin(HTTPStatus.OK, "text/event-stream")
         version = ""
-        try:
-            while version := self.page.wait(version, BEAT):
-                word = json.dumps({"version": version, "now": int(1000 * time.time())})
-                self.wfile.write(f"retry: 1000\ndata: {word}\n\n".encode())
-        except OSError:  # the browser has gone
-            self.close_connection = True
+        while version := self.page.wait(version, BEAT):
+            word = json.dumps({"version": version, "now": int(1000 * time.time())})
+            self.wfile.write(f"retry: 1000\ndata: {word}\n\n".encode())
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What Python's own code refuses: like all else, and without a word of the request."""
+        status = HTTPStatus(code)
+        self._refuse(status, status.phrase)
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self._begin(status, "text/plain; charset=utf-8", len(why))
-        self.wfile.write(why.encode())
+        if self.command != "HEAD":
+            self.wfile.write(why.encode())
 
     def _begin(self, status: HTTPStatus, kind: str, length: int | None = None) -> None:
+        self.request_version = self.protocol_version  # to HTTP/0.9 there would be no status and no policy
         self.send_response(status)
         self.send_header("Content-Type", kind)
         if length is not None:

@@ -148,6 +148,9 @@ def test_a_line_of_the_journal_that_was_cut_short_is_dropped(whole: fedetf.Tunin
         ('"state": 1', '"state": 0'),
         ("0.9", "1e999"),
         ("0.9", "7"),
+        ('"value": 0.9', '"value": null'),  # of a trial that was carried out
+        ('"directions": [2]', '"directions": [1]'),  # the worst would be taken for the best
+        ('"directions": [2]', '"directions": []'),
     ],
 )
 def test_a_strangers_journal_names_no_code_and_breaks_nothing(old: str, new: str, tmp_path: Path) -> None:
@@ -158,6 +161,24 @@ def test_a_strangers_journal_names_no_code_and_breaks_nothing(old: str, new: str
     journal.write_text(text.replace(old, new))
     with pytest.raises(UserError, match=r"journal\.jsonl is damaged"):
         Trials(journal, "fedavg", "x", space, first, 7)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"datetime_complete"', '"x"'),
+        ('"system_attrs": {}', '"system_attrs": []'),
+        (r"\"high\": 1.0", r"\"high\": 0.6"),
+    ],
+)
+def test_of_a_journal_only_trials_count(old: str, new: str, tmp_path: Path) -> None:
+    """What else Optuna keeps of them, their ranges and times, is not believed."""
+    journal, space, first = tmp_path / "journal.jsonl", {"train.lr": Range(0.1, 1.0)}, {"train.lr": 0.5}
+    Trials(journal, "fedavg", "x", space, first, 7).add(Trial(0, first, "complete", 0.9, 10, {1: 0.9}))
+    text, expected = journal.read_text(), Trials(journal, "fedavg", "x", space, first, 7).propose()
+    assert old in text
+    journal.write_text(text.replace(old, new))
+    assert Trials(journal, "fedavg", "x", space, first, 7).propose() == expected
 
 
 def test_a_trial_is_stopped_if_three_quarters_are_better_but_not_at_first(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ was cut short, and goes on with it: no trial is lost, and none is run twice.
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ from fedetf.tuning.space import Space
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
@@ -51,7 +52,8 @@ class Trials:
         self._space, self._first, self._seed = space, dict(first), seed
         try:
             self._study = _study(journal, name, about)
-            sound = all(self._is_possible(trial) for trial in self.done)
+            sound = self._study.direction.name == "MAXIMIZE" and all(map(self._is_possible, self.done))
+            self._known_to(None)  # whether Optuna can take them is seen here, and not in the middle
         except (UserError, OSError):
             raise
         except Exception:  # Optuna trusts its journal: what a stranger wrote there may raise anything
@@ -78,11 +80,9 @@ class Trials:
         number = len(self._study.get_trials(deepcopy=False))
         if number == 0:
             return self._first
-        with _quiet() as optuna:
+        with _quiet():
             sampler = TPESampler(n_startup_trials=RANDOM, seed=derive(self._seed, "tune", number) % 2**32)
-            copy = optuna.create_study(direction="maximize", sampler=sampler)
-            copy.add_trials([_for_sampler(trial) for trial in self._study.get_trials(deepcopy=False)])
-            proposed = copy.ask(_distributions(self._space)).params
+            proposed = self._known_to(sampler).ask(_distributions(self._space)).params
         return {key: self._rounded(key, value) for key, value in proposed.items()}
 
     def is_hopeless(self, curve: Mapping[int, float], warm_up: int) -> bool:
@@ -95,19 +95,30 @@ class Trials:
 
     def add(self, trial: Trial) -> None:
         """Write it to the journal."""
+        self._study.add_trial(self._frozen(trial))
+
+    def _known_to(self, sampler: "BaseSampler | None") -> "Study":
+        """The trials in memory, for a sampler to learn from: one that failed is as bad as can be."""
+        with _quiet() as optuna:
+            study: Study = optuna.create_study(direction="maximize", sampler=sampler)
+            for trial in self.done:
+                worst = replace(trial, state="complete", validation=0.0)
+                study.add_trial(self._frozen(worst if trial.state == "failed" else trial))
+        return study
+
+    def _frozen(self, trial: Trial) -> "FrozenTrial":
+        """A trial as Optuna has it, with the ranges of this space, whatever a journal says that they were."""
         from optuna.trial import TrialState, create_trial
 
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         known = {key: each for key, each in _distributions(self._space).items() if key in trial.values}
-        self._study.add_trial(
-            create_trial(
-                state=states[trial.state],
-                value=trial.validation if trial.state == "complete" else None,
-                params=trial.values,
-                distributions=known,
-                user_attrs={"images": trial.images, "reason": trial.reason},
-                intermediate_values=trial.curve,
-            )
+        return create_trial(
+            state=states[trial.state],
+            value=trial.validation if trial.state == "complete" else None,
+            params=trial.values,
+            distributions=known,
+            user_attrs={"images": trial.images, "reason": trial.reason},
+            intermediate_values=trial.curve,
         )
 
     def _rounded(self, key: str, value: Any) -> Any:
@@ -167,15 +178,6 @@ def _distributions(space: Space) -> "dict[str, BaseDistribution]":
         else:
             distributions[key] = FloatDistribution(values.low, values.high, log=values.log)
     return distributions
-
-
-def _for_sampler(trial: "FrozenTrial") -> "FrozenTrial":
-    """A trial as the sampler learns from it: one that failed is as bad as can be."""
-    from optuna.trial import TrialState, create_trial
-
-    if trial.state is not TrialState.FAIL:
-        return trial
-    return create_trial(state=TrialState.COMPLETE, value=0.0, params=trial.params, distributions=trial.distributions)
 
 
 def _from_frozen(trial: "FrozenTrial") -> Trial:

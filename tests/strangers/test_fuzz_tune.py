@@ -109,7 +109,10 @@ def test_a_folder_of_tuning(originals: Path, data: st.DataObject) -> None:
             if (place.copy / name).is_dir():
                 shutil.rmtree(place.copy / name)
             (place.copy / name).unlink(missing_ok=True)
-            plant(data.draw(st.sampled_from(LINKS)), place.copy / name, place.victim)
+            if data.draw(st.booleans()):
+                (place.copy / name).mkdir()
+            else:
+                plant(data.draw(st.sampled_from(LINKS)), place.copy / name, place.victim)
         names, made = {path.name for path in place.copy.iterdir()}, made_in(place.copy)
         tuned = data.draw(st.integers(0, 4)) > 0
         command = [*TUNE, str(place.copy)] if tuned else ["report", str(place.copy / "trials"), "--out", f"{folder}/x"]

@@ -1,20 +1,13 @@
 """One SuperLink and three SuperNodes as real processes, with TLS and registered keys; some of them are killed."""
 
-import contextlib
-import ctypes
 import json
-import os
-import signal
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from deployment import Deployment, wait_for
 from PIL import Image
 from sites import SITES, assert_same_model, make_app
 
@@ -23,144 +16,6 @@ from fedetf.config import resolve
 from fedetf.core.state import load_state, save_state
 from fedetf.data import Samples, load_dataset, load_share, make_partition
 from fedetf.federation import Federation
-from fedetf.flower.keys import make_keys, make_site_key
-
-PATIENCE = 500.0  # seconds; a loaded machine is slow, and an answer that is lost with the link costs a deadline of 150
-BIN = Path(sys.executable).parent
-
-
-def wait_for(what: Callable[[], object], name: str) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < ends, f"waited in vain for: {name}"
-        time.sleep(0.2)
-
-
-class Deployment:
-    """What three hospitals and a server would start, on loopback."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.environment = {
-            **os.environ,
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-            "FLWR_HOME": str(folder / "home"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "NO_COLOR": "1",
-        }
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.port = free_port()
-        make_keys(folder / "keys", SITES)
-        make_site_key(folder / "keys", "stranger")
-        (folder / "home").mkdir()
-        connection = f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{folder}/keys/ca.crt"\n'
-        (folder / "home" / "config.toml").write_text(
-            f'[superlink]\ndefault = "server"\n[superlink.server]\n{connection}'
-        )
-
-    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=die_with_parent,
-            )
-        self.processes.append(process)
-        return process
-
-    def log(self, name: str) -> str:
-        path = self.folder / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    def start_link(self) -> subprocess.Popen[bytes]:
-        tls = (
-            "--ssl-ca-certfile",
-            "keys/ca.crt",
-            "--ssl-certfile",
-            "keys/server.crt",
-            "--ssl-keyfile",
-            "keys/server.key",
-        )
-        more = ("--enable-supernode-auth", "--database", "flower.db", "--disable-runtime-dependency-installation")
-        before = self.log("link").count("Uvicorn running")
-        link = self.start("link", "flower-superlink", "--port", str(self.port), *tls, *more)
-        wait_for(lambda: self.log("link").count("Uvicorn running") > before, "the SuperLink")
-        return link
-
-    def start_node(self, name: str, *how: str) -> subprocess.Popen[bytes]:
-        site = f'data="{self.folder}/data/{name}" keep="{self.folder}/kept/{name}"'
-        where = ("--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port()))
-        return self.start(name, "flower-supernode", *where, "--node-config", site, *how)
-
-    def start_site(self, name: str) -> subprocess.Popen[bytes]:
-        key = ("--auth-supernode-private-key", f"keys/{name}")
-        return self.start_node(name, "--root-certificates", "keys/ca.crt", *key)
-
-    def rejoin(self, name: str) -> None:
-        """Start a node again, as often as it takes: it is refused as long as its first life counts as alive."""
-        ends, before = time.monotonic() + PATIENCE, self.log(name).count("SuperNode ID")
-        while time.monotonic() < ends:
-            node = self.start_site(name)
-            wait_for(lambda: node.poll() is not None or self.log(name).count("SuperNode ID") > before, name)  # noqa: B023  # used at once
-            if node.poll() is None:
-                return
-            time.sleep(2)
-        pytest.fail(f"{name} does not come back")
-
-    def flwr(self, *arguments: str) -> str:
-        command = ["flwr", *arguments]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=PATIENCE
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def end(self) -> None:
-        """End all that was started here, and what that has started: all of them know this folder as their home."""
-        mark = f"FLWR_HOME={self.folder}/home".encode()
-        for _ in range(20):
-            ours = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in read(path)]
-            if not ours:
-                break
-            for process in ours:
-                kill_quietly(process)
-            time.sleep(0.2)
-        for child in self.processes:
-            child.wait()
-
-
-def die_with_parent() -> None:
-    """Even if these tests are killed, nothing stays behind."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:  # ended meanwhile, or not ours
-        return b""
-
-
-def kill_quietly(process: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def write_images(folder: Path, samples: Samples) -> None:
@@ -198,7 +53,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
         write_images(tmp_path / "data" / name, dataset.train.take(torch.tensor(share)))
     write_images(tmp_path / "data" / "test", dataset.test)
     write_images(tmp_path / "data" / "stranger", dataset.test)
-    started = Deployment(tmp_path)
+    started = Deployment(tmp_path, SITES)
     try:
         yield started
     finally:
@@ -221,15 +76,12 @@ def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path
 
     # Three registered sites join; one with an unknown key and one without TLS get nowhere.
     link = deployment.start_link()
-    with ThreadPoolExecutor() as pool:
-        register = ("supernode", "register")
-        list(pool.map(lambda name: deployment.flwr(*register, f"keys/{name}.pub", "--name", name), SITES))
-    nodes = {name: deployment.start_site(name) for name in SITES}
+    nodes = deployment.join()
     strangers = {
         "stranger": deployment.start_site("stranger"),
         "plain": deployment.start_node("plain", "--insecure", "--max-retries", "2"),
     }
-    wait_for(lambda: all("SuperNode ID" in deployment.log(name) for name in SITES), "the sites")
+    wait_for(deployment.joined, "the sites")
     for name, node in strangers.items():
         wait_for(lambda: node.poll() is not None, name)  # noqa: B023  # used at once
         assert node.returncode != 0

@@ -1,13 +1,12 @@
 """Tables at real sites: the same statistics and the same bits as in the simulator, and only sums leave a site."""
 
 import json
-import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from flwr.app import Message
-from sites import Wire, assert_same_model, no_pauses
+from hospitals import HOSPITALS, REAL, SETTINGS, assert_as_simulated, assert_same_personal, write_hospitals
+from sites import Wire, no_pauses
 
 import fedetf
 from fedetf.core.state import load_state
@@ -16,54 +15,10 @@ from fedetf.flower.new import new_app
 
 __all__ = ["no_pauses"]  # a fixture for every test here
 
-HOSPITALS = ["cleveland", "hungarian", "switzerland", "va"]
-REAL = Path(os.environ.get("FEDETF_TEST_DATA", "../shared/data")) / "heart-disease" / "csv"
-SETTINGS = """
-seed = 3
-[data]
-name = "hospitals"
-label_column = "diagnosis"
-fit = "{fit}"
-[method]
-name = "{method}"
-[model]
-name = "{model}"
-[train]
-rounds = 2
-epochs = 1
-batch_size = 16
-lr = 0.05
-[personal]
-rounds = 1
-[engine]
-device = "cpu"
-[measure]
-tensorboard = false
-"""
-
-
-def hospital(path: Path, seed: int, empty: str = "", absent: str = "") -> None:
-    """A table whose label depends on its numbers and a category; a column may be empty, or not there at all."""
-    rng = np.random.default_rng(seed)
-    n = 30 + 10 * seed
-    age, chol = rng.normal(50 + 5 * seed, 9, n).round(1), rng.normal(200, 30, n).round()
-    pain = np.array(["mild", "sharp", f"only {path.stem}"])[rng.integers(0, 3, n)]
-    sick = np.where(age + 5 * (pain == "sharp") + rng.normal(0, 3, n) > 55, "yes", "no")
-    table = {"age": age, "chol": chol, "pain": pain, "diagnosis": sick}
-    shown = {name: [""] * n if name == empty else cells for name, cells in table.items() if name != absent}
-    rows = [shown, *zip(*shown.values(), strict=True)]
-    path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
-
 
 @pytest.fixture
 def hospitals(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for seed, (name, what) in enumerate(
-        zip(HOSPITALS, [{}, {"empty": "chol"}, {"empty": "pain"}, {"absent": "chol"}], strict=True)
-    ):
-        hospital(folder / f"{name}.csv", seed, **what)
-    return folder
+    return write_hospitals(tmp_path / "data")
 
 
 def federated(
@@ -84,27 +39,16 @@ def federated(
     )
 
 
-def assert_as_simulated(tmp_path: Path, data: Path) -> fedetf.api.Result:
-    """The simulator gets the same model from the same files, and every site has its personal one."""
-    files = {name: data / f"{name}.csv" for name in HOSPITALS}
-    given = str(tmp_path / "app" / "settings.toml")
-    expected = fedetf.run(given, data=files, engine="serial", out=tmp_path / "simulated", trust_code=True)
-    assert_same_model(tmp_path / "run", tmp_path / "simulated")
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result["personal_per_client"] == expected.personal_per_client
-    rows = files["cleveland"]
-    for k, name in enumerate(HOSPITALS):
-        kept = next((tmp_path / "kept" / name).rglob("personal.safetensors"))
-        there = fedetf.load(kept, trust_code=True).rows(rows)
-        here = fedetf.load(tmp_path / "simulated", client=k, trust_code=True).rows(rows)
-        assert (there == here).all()
+def assert_same_models(folder: Path, data: Path) -> fedetf.api.Result:
+    expected = assert_as_simulated(folder, data, folder / "app", folder / "run")
+    assert_same_personal(folder, data / "cleveland.csv", folder / "run", expected)
     return expected
 
 
 def test_sites_with_columns_of_their_own_give_the_simulators_bits(hospitals: Path, tmp_path: Path) -> None:
     wire = federated(tmp_path, hospitals, "no, yes")
     wire.run_server()
-    expected = assert_as_simulated(tmp_path, hospitals)
+    expected = assert_same_models(tmp_path, hospitals)
     columns = {column.name: column for column in expected.job.dataset.note.columns}
     assert columns["pain"].categories == [
         "mild",
@@ -126,7 +70,7 @@ def test_a_frozen_encoder_stays_where_it_is(hospitals: Path, tmp_path: Path, mon
     for node in wire.nodes.values():
         node["trust-code"] = True
     wire.run_server()
-    assert_as_simulated(tmp_path, hospitals)
+    assert_same_models(tmp_path, hospitals)
     kept = [*(tmp_path / "kept").rglob("*.safetensors"), *(tmp_path / "run").rglob("*.safetensors")]
     assert kept
     assert not [name for path in kept for name in load_state(path) if name.startswith("encoder.")]
@@ -135,7 +79,7 @@ def test_a_frozen_encoder_stays_where_it_is(hospitals: Path, tmp_path: Path, mon
 def test_a_sites_own_statistics_stay_there(hospitals: Path, tmp_path: Path) -> None:
     wire = federated(tmp_path, hospitals, "no, yes", fit="own")
     wire.run_server()
-    assert_as_simulated(tmp_path, hospitals)
+    assert_same_models(tmp_path, hospitals)
     told = [a.content["sums"]["json"] for a in wire.answers if a.metadata.message_type == "query.describe"]
     assert len(told) == 4
     for text in told:
@@ -192,4 +136,4 @@ def test_heart_disease_at_four_hospitals(model: str, tmp_path: Path, monkeypatch
     for node in wire.nodes.values():
         node["trust-code"] = True
     wire.run_server()
-    assert_as_simulated(tmp_path, REAL)
+    assert_same_models(tmp_path, REAL)

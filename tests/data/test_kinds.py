@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedetf.data.fit import fit
 from fedetf.data.frames import Frame, from_pandas, of_columns, read_csv
 from fedetf.data.kinds import KINDS, SignalNote, SoundNote, Sums, TableNote, TextNote
 from fedetf.data.kinds.sound import LogMel, mel_bands
+from fedetf.data.own import as_table
 from fedetf.settings import DataSettings
 
 QUICK = {"rounds": 1, "epochs": 1, "settings": {"personal.enabled": False, "train.batch_size": 16}}
@@ -153,6 +155,35 @@ def test_csv_as_programs_write_it(encoding: str, separator: str, tmp_path: Path)
     table = read_csv(tmp_path / "t.csv")
     assert table.values("age") == [1.5, None]
     assert table.values("name") == ['Zoë; "x"', None]
+
+
+def test_between_semicolons_a_comma_is_the_decimal_one(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("size;place;label\n-2,5;3,5 cm;a\n1e3;2,0;b\n;x, y;b\n")
+    table = read_csv(tmp_path / "t.csv")
+    assert table.values("size") == [-2.5, 1000.0, None]
+    assert table.values("place") == ["3,5 cm", "2,0", "x, y"]
+    (tmp_path / "t.csv").write_text("size;label\n" + "0,5;x\n" * 20 + "1,234,567;x\n")
+    with pytest.raises(UserError, match="line 22: '1,234,567' in the column 'size', whose other cells are numbers"):
+        read_csv(tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_text('codes,label\n"1,2",a\n"2,1",b\n')
+    assert read_csv(tmp_path / "t.csv").values("codes") == ["1,2", "2,1"]  # between commas it may be a list
+
+
+def test_tables_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    (tmp_path / "north.csv").write_text("a,b,label\n1,,x\n2,,y\n")
+    (tmp_path / "south.csv").write_text("a,b,label\n,low,x\n,high,y\n")
+    assert len(as_table(tmp_path, "data")) == 4  # what is empty fits anything
+    (tmp_path / "west.csv").write_text("a,b,label\n1,5,x\n2,6,y\n")
+    message = f"the column 'b' holds words in {tmp_path}/south.csv and number in {tmp_path}/west.csv"
+    with pytest.raises(UserError, match=re.escape(message)):
+        as_table(tmp_path, "data")
+
+
+def test_a_row_without_a_label_is_found_in_its_sites_table(tmp_path: Path) -> None:
+    (tmp_path / "north.csv").write_text("a,label\n" + "1,x\n2,y\n" * 10)
+    (tmp_path / "south.csv").write_text("a,label\n1,x\n2,y\n3,\n4,\n")
+    with pytest.raises(UserError, match=r"2 samples of .* have no label, the first in row 3 of south; label them"):
+        fedetf.run(dataset=str(tmp_path), method="fedavg", **QUICK)
 
 
 def test_files_are_sites_and_a_class_or_a_column_may_be_at_one_of_them_only(tmp_path: Path) -> None:
@@ -389,15 +420,17 @@ def test_what_is_odd_about_sites_is_said_and_nothing_is_dropped(tmp_path: Path, 
         if name == "south":
             table.loc[:2, "label"] = "unsure"
             table["pulse"] = np.nan
+            table["patient"] = [f"P{row}" for row in range(len(table))]
         table.to_csv(tmp_path / "data" / f"{name}.csv", index=False)
     quick = ["--rounds", "1", "--epochs", "1", "--engine", "serial", "--out", str(tmp_path / "run")]
     assert main(["run", "--dataset", str(tmp_path / "data"), *quick, "--set", "personal.enabled=false"]) == 0
     said = capsys.readouterr().err
     assert "at one site only: the class 'unsure' (south, samples: 3); if that is a slip of the pen, mend it" in said
-    assert "without a single value, taken for missing: pulse at south" in said
+    assert "without a single value, taken for missing: patient at north; pulse at south" in said
+    assert "another word in every row: patient at south; if it names the row, leave it out: data.leave_out" in said
     held = json.loads((tmp_path / "run" / "partition.json").read_text())["clients"]
     assert sum(len(client["train"]) + len(client["test"]) for client in held) == 80
-    strange = frame(1, 4).assign(word=["a", "z", "z", None], pulse=60.0)
+    strange = frame(1, 4).assign(word=["a", "z", "z", None], pulse=60.0, patient="")
     strange.to_csv(tmp_path / "new.csv", index=False)
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
     answered = capsys.readouterr()

@@ -111,7 +111,20 @@ def test_tables(app: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert ["sex", "2", "categories", "0"] in out
     rows().assign(label=["cat", None] * 15).to_csv(tmp_path / "b.csv", index=False)
     assert check(tmp_path / "b.csv", "--app", app) == 2
-    assert "15 samples have no label" in capsys.readouterr().out
+    assert "15 samples have no label, the first in row 2" in capsys.readouterr().out
+    rows().assign(patient=[f"P{row}" for row in range(30)]).to_csv(tmp_path / "c.csv", index=False)
+    assert check(tmp_path / "c.csv", "--app", app) == 0
+    assert "another word in every row: patient; if it names the row, leave it out" in capsys.readouterr().out
+
+
+def test_a_setting_without_an_app(app: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows().rename(columns={"label": "diagnosis"}).to_csv(tmp_path / "a.csv", index=False)
+    assert check(tmp_path / "a.csv") == 2
+    assert "name it with --set data.label_column=…" in capsys.readouterr().err
+    assert check(tmp_path / "a.csv", "--set", "data.label_column=diagnosis") == 0
+    assert "30 samples of the kind table" in capsys.readouterr().out
+    assert check(tmp_path / "a.csv", "--set", "data.label_column=diagnosis", "--app", app) == 2
+    assert "what is agreed on is in" in capsys.readouterr().err
 
 
 def test_sounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from sklearn.metrics import (
     average_precision_score,
     balanced_accuracy_score,
     brier_score_loss,
+    confusion_matrix,
     f1_score,
     log_loss,
     multilabel_confusion_matrix,
@@ -147,20 +148,25 @@ def test_metrics_that_rest_on_the_same_sums_share_them() -> None:
 
 
 def test_each_metric_is_scikit_learns_merged_from_uneven_parts() -> None:
-    suite = make_suite(["log_loss", "balanced_accuracy"])
+    suite = make_suite(["log_loss", "balanced_accuracy", "macro_f1", "brier", "ece"])
     sums = from_parts(suite)
-    predicted, y = SCORES.argmax(1).numpy(), LABELS.numpy()
+    predicted, p, y = SCORES.argmax(1).numpy(), SCORES.softmax(1).numpy(), LABELS.numpy()
     recall = recall_score(y, predicted, labels=range(4), average=None, zero_division=0.0)
     with pytest.warns(UserWarning, match="y_pred contains classes not in y_true"):
         balanced = balanced_accuracy_score(y, predicted)
     assert suite.values(sums) == pytest.approx(
         {
             "accuracy": accuracy_score(y, predicted),
-            "log_loss": log_loss(y, SCORES.softmax(1).numpy(), labels=range(4)),
+            "log_loss": log_loss(y, p, labels=range(4)),
             "balanced_accuracy": balanced,
+            "macro_f1": f1_score(y, predicted, average="macro"),
+            "brier": brier_score_loss(y, p, labels=range(4)),
+            "ece": expected_calibration_error(y, p),
         },
         abs=1e-12,
     )
+    confusion = confusion_matrix(y, predicted, labels=range(4)).tolist()
+    assert sums_of(METRICS["accuracy"], sums)["confusion"].tolist() == confusion
     assert recall_per_class(sums_of(METRICS["accuracy"], sums)) == pytest.approx(
         [recall[0], recall[1], None, recall[3]]
     )

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from fedetf.cli.flags import Parser, add_command, folder, output, words
+from fedetf.cli.flags import Parser, add_command, add_set, assigned, folder, output, words
 from fedetf.errors import UserError, need
 
 
@@ -36,6 +36,7 @@ def add_to(commands: Any) -> None:
     )
     check.add_argument("data", metavar="DATA", help="as in --node-config: a CSV or Parquet file, or a folder")
     check.add_argument("--app", metavar="DIR", type=folder, help="the app's folder, with what the sites agreed on")
+    add_set(check, "without --app, a setting that the app would have, such as data.label_column")
 
 
 def new_command(options: argparse.Namespace) -> None:
@@ -53,11 +54,15 @@ def check_command(options: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from fedetf.config import resolve
     from fedetf.flower.check import check_data
     from fedetf.report.tables import plain_table
 
+    given = assigned(options)
+    if given and options.app:
+        raise UserError(f"what is agreed on is in {options.app / 'settings.toml'}; leave out --set, or --app")
     with Console(stderr=True).status(Text(f"looking at {options.data}")):  # seen on a terminal only
-        checked = check_data(options.data, options.app)
+        checked = check_data(options.data, options.app, resolve(None, given))
     console = output()
     console.print(
         f"{options.data}: {checked.samples:,} samples of the kind {checked.kind}", soft_wrap=True, markup=False

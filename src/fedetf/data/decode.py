@@ -109,12 +109,26 @@ def label_encoder(train_labels: Sequence[Any], names: list[str] | None) -> tuple
     else:
         index = {i: i for i in range(len(names))}
 
-    def encode(labels: Sequence[Any], where: str) -> Tensor:
+    def encode(labels: Sequence[Any], where: str, sites: Sequence[str] = ()) -> Tensor:
         missing = Counter(label for label in labels if label not in index)
         if missing:
             label, times = missing.most_common(1)[0]
             what = "no label" if label in (None, -1) else f"the label {label!r}, which is not a training class"
+            place = _place(list(labels).index(label), sites)
+            what += f", the first in {place}"
             raise UserError(f"{times} samples of {where} have {what}; label them, or leave them out")
         return torch.tensor([index[label] for label in labels], dtype=torch.int64)
 
     return names, encode
+
+
+def _place(position: int, sites: Sequence[str]) -> str:
+    """What a row is called, counted within its site's own table if each site has one.
+
+    >>> _place(2, []), _place(2, ["north", "south", "south"])
+    ('row 3', 'row 2 of south')
+    """
+    if not sites:
+        return f"row {position + 1}"
+    site = sites[position]
+    return f"row {list(sites[: position + 1]).count(site)} of {site}"

@@ -9,7 +9,7 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -208,9 +208,20 @@ def joined(frames: Sequence[Frame], where: str) -> Frame:
     try:
         table = pyarrow.concat_tables([frame.table for frame in frames], promote_options="permissive")
     except pyarrow.ArrowException as error:
-        reason = str(error).splitlines()[0]
+        reason = _clash(frames) or str(error).splitlines()[0]
         raise UserError(f"the tables of {where} do not fit together ({reason}); make their columns agree") from None
     return Frame(table, where, names_files=all(frame.names_files for frame in frames))
+
+
+def _clash(frames: Sequence[Frame]) -> str | None:
+    """The first column that holds one thing here and another there, and in which tables."""
+    for name in dict.fromkeys(name for frame in frames for name in frame.columns):
+        there = [frame for frame in frames if name in frame.columns and frame.table[name].null_count < len(frame)]
+        places = {frame.holds[name]: frame.where for frame in there}
+        if len(places) > 1:
+            shown = " and ".join(f"{what} in {where}" for what, where in places.items())
+            return f"the column {printable(name, 40)!r} holds {shown}"
+    return None
 
 
 # --- CSV --------------------------------------------------------------------------------------------------------------
@@ -219,7 +230,8 @@ def joined(frames: Sequence[Frame], where: str) -> Frame:
 def read_csv(path: Path) -> Frame:
     """A CSV file with a header: commas, semicolons or tabs between cells; UTF-8, or UTF-16 with its mark.
 
-    A column is one of numbers if all of its cells are, but for missing ones; else one of words.
+    A column is one of numbers if all of its cells are, but for missing ones; else one of words. Between semicolons the
+    comma of a number is the decimal one: spreadsheet programs write semicolons where it is.
     """
     text = _text(path)
     line = text[: text.find("\n")] if "\n" in text else text
@@ -245,10 +257,9 @@ def read_csv(path: Path) -> Frame:
     if not rows:
         raise UserError(f"{path} has no rows below its header")
     cells = zip(*rows, strict=True)
-    return Frame(
-        pyarrow.table({name: _typed(values, lines, name, path) for name, values in zip(header, cells, strict=True)}),
-        str(path),
-    )
+    read = decimal if separator == ";" else number
+    columns = {name: _typed(values, read, lines, name, path) for name, values in zip(header, cells, strict=True)}
+    return Frame(pyarrow.table(columns), str(path))
 
 
 def _text(path: Path) -> str:
@@ -282,14 +293,16 @@ def _check_names(names: Sequence[str], path: Path) -> None:
         raise UserError(f"{path} has two columns {twice!r}; rename one of them")
 
 
-def _typed(cells: Sequence[str], lines: Sequence[int], name: str, path: Path) -> pyarrow.Array:
+def _typed(
+    cells: Sequence[str], read: Callable[[str], float | None], lines: Sequence[int], name: str, path: Path
+) -> pyarrow.Array:
     """A column of numbers, or of words; None where a cell stands for no value."""
     there = [(cell.strip(), line) for cell, line in zip(cells, lines, strict=True) if not is_missing(cell)]
     if not there:
         return pyarrow.nulls(len(cells))  # of no type yet: other tables may know more
-    strange = [(cell, line) for cell, line in there if number(cell) is None]
+    strange = [(cell, line) for cell, line in there if read(cell) is None]
     if not strange:
-        values = [None if is_missing(cell) else number(cell) for cell in cells]
+        values = [None if is_missing(cell) else read(cell) for cell in cells]
         return pyarrow.array(values, pyarrow.float64())
     if len(strange) < (1 - MOSTLY) * len(there):
         cell, line = strange[0]
@@ -310,6 +323,15 @@ def number(cell: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and "_" not in cell else None
+
+
+def decimal(cell: str) -> float | None:
+    """The same of a cell whose number may have a decimal comma.
+
+    >>> decimal("2,5"), decimal("2.5"), decimal("1,234,567")
+    (2.5, 2.5, None)
+    """
+    return number(cell.replace(",", ".")) if cell.count(",") == 1 else number(cell)
 
 
 def write_csv(columns: dict[str, Sequence[Any]], file: Any) -> None:

@@ -192,7 +192,7 @@ def from_frames(splits: Splits, site: str | None, settings: DataSettings, seed: 
             frame.check(name)
         if frame.class_names(roles.label) not in (None, classes):
             raise UserError(f"{frame.where} has other class names than 'train'; make them agree")
-        y = encode(frame.values(roles.label), frame.where)
+        y = encode(frame.values(roles.label), frame.where, frame.values(site) if site else ())
         chosen = _balanced_subset(y, limit, seed, split)
         rows = frame if len(chosen) == len(frame) else frame.take(chosen.numpy())
         sites = _sites(rows, column) if split == "train" or column in frame.columns else None
@@ -295,7 +295,8 @@ def load_share(path: Path, classes: Sequence[str], shape: Sequence[int] | None, 
     named = frame.named(roles.label)
     labels = [label for label in named if label is not None]
     if None in named:
-        raise UserError(f"{named.count(None)} samples of {path} have no label; label them, or leave them out")
+        where = f"{named.count(None)} samples of {path} have no label, the first in row {named.index(None) + 1}"
+        raise UserError(f"{where}; label them, or leave them out")
     strangers = sorted(set(labels) - set(classes))
     if strangers:
         raise UserError(f"{path} has the label {strangers[0]!r}, which is none of: {', '.join(classes)}")

@@ -12,6 +12,7 @@ from fedetf.data.decode import picture_pixels
 from fedetf.data.frames import Frame
 from fedetf.data.kinds import Note, Roles, begin
 from fedetf.data.load import pictures_of, share_roles
+from fedetf.data.oddities import NAME_OF_A_ROW, is_name_of_a_row
 from fedetf.errors import UserError, visible
 from fedetf.files import read_toml
 from fedetf.flower.federate import Federate
@@ -36,9 +37,12 @@ class Checked:
     problems: list[str] = field(default_factory=list)
 
 
-def check_data(data: str, app: Path | None = None) -> Checked:
-    """Look at the data of one site; ``app`` is the folder of the app, which says what the federation agreed on."""
-    federate, settings = (None, Settings()) if app is None else _agreed(app)
+def check_data(data: str, app: Path | None = None, chosen: Settings | None = None) -> Checked:
+    """Look at the data of one site; ``app`` is the folder of the app, which says what the federation agreed on.
+
+    ``chosen``: the settings, where there is no app to say them.
+    """
+    federate, settings = (None, chosen or Settings()) if app is None else _agreed(app)
     if federate is not None and is_named(settings, data):
         return _named(federate, settings, data)
     path = Path(data).expanduser()
@@ -78,7 +82,8 @@ def _named(federate: Federate, settings: Settings, data: str) -> Checked:
 def _look_at_labels(checked: Checked, frame: Frame, roles: Roles, federate: Federate | None) -> None:
     labels = frame.named(roles.label)
     if None in labels:
-        checked.problems.append(f"{labels.count(None)} samples have no label; label them, or leave them out")
+        where = f"{labels.count(None)} samples have no label, the first in row {labels.index(None) + 1}"
+        checked.problems.append(f"{where}; label them, or leave them out")
     there = [label for label in labels if label is not None]
     checked.counts = {visible(name): count for name, count in Counter(there).most_common()}
     if federate is None:
@@ -127,6 +132,8 @@ def _look_at_rows(checked: Checked, frame: Frame, roles: Roles, settings: DataSe
                 holds = "numbers" if column.categories is None else f"{len(column.categories)} categories"
                 seen = holds if column.low is None else f"{holds}, {column.low:g} to {column.high:g}"
                 checked.columns.append([visible(column.name), seen, str(column.missing)])
+                if column.categories is not None and is_name_of_a_row(len(column.categories), column.count):
+                    checked.notes.append(f"another word in every row: {visible(column.name)}; {NAME_OF_A_ROW}")
 
 
 def _unreadable(frame: Frame, column: str, note: Note) -> list[str]:

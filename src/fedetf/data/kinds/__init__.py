@@ -80,7 +80,7 @@ def find_label(frame: Frame, wanted: str | None) -> str:
     if len(classes) != 1:
         raise UserError(
             f"{frame.where} has no clear column of labels among: {', '.join(frame.columns)}; "
-            "name it with --set data.label_column=…"
+            "name it with --set data.label_column=…, or as label_column in [data] of the settings"
         )
     return classes[0]
 

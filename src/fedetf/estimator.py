@@ -159,9 +159,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._fit_scale(inputs)
             inputs = self._prepared(inputs)
         personal: dict[int, State] = {}
+        named = np.array(self.classes_.tolist())[codes]  # objects as what they are: the run folder has their names
+        shares = [(_rows(inputs, part), named[part]) for part in parts]
         result = run(
-            data=[(_rows(inputs, part), codes[part]) for part in parts],
-            test=(_rows(inputs, np.arange(1)), codes[:1]),  # nothing is measured here, so one sample is enough
+            data=dict(zip(map(str, self.groups_), shares, strict=True)) if len(self.groups_) else shares,
+            test=(_rows(inputs, np.arange(1)), named[:1]),  # nothing is measured here, so one sample is enough
             method=self.method,
             model=self.encoder,
             out=self.out,

@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from fedetf.cli import main
 from fedetf.data.frames import from_pandas
 from fedetf.models.export import export
 
+HEART = Path(os.environ.get("FEDETF_TEST_DATA", "../shared/data")) / "heart-disease" / "csv"
 QUICK = {"rounds": 2, "epochs": 1, "settings": {"train.lr": 0.05, "train.batch_size": 16, "personal.rounds": 1}}
 
 
@@ -44,11 +48,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def predicted(folder: Path, capsys: pytest.CaptureFixture[str], *more: str) -> np.ndarray:
-    assert main(["predict", str(folder / "run"), str(folder / "rows.csv"), "--top", "2", *more]) == 0
+def predicted(folder: Path, capsys: pytest.CaptureFixture[str], classes: Sequence[str] = ("no", "yes")) -> np.ndarray:
+    assert main(["predict", str(folder / "run"), str(folder / "rows.csv"), "--top", "2"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     found = {(int(row["row"]), row["class"]): float(row["probability"]) for row in rows}
-    return np.array([[found[line, name] for name in ("no", "yes")] for line in range(1, 41)])
+    return np.array([[found[line, name] for name in classes] for line in range(1, 1 + len(rows) // 2)])
 
 
 @pytest.mark.slow
@@ -109,6 +113,78 @@ def test_the_estimator_is_the_same_model(tmp_path: Path) -> None:
     text = card.read_text()
     assert "the personal model of south" in text
     assert "| colour | category, as text | blue, green, red | yes |" in text
+
+
+@dataclass
+class People:
+    """What an engineer has: rows with labels and sites, and how they are given to an ONNX file by hand."""
+
+    X: pd.DataFrame | list[str]
+    y: list[str]
+    sites: list[str]
+    inputs: Callable[[], dict[str, np.ndarray]]
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+def of_frame(frame: pd.DataFrame, label: str, sites: list[str]) -> People:
+    X = frame.drop(columns=label)
+    words = [name for name in X if not pd.api.types.is_numeric_dtype(X[name])]
+    shown = X.assign(**{name: X[name].fillna("").astype(object) for name in words})
+    shown = shown.astype({name: float for name in X if name not in words})
+    return People(X, list(frame[label]), sites, lambda: {name: shown[[name]].to_numpy() for name in shown})
+
+
+def of_texts(folder: Path, tokens: bool) -> People:
+    """``tokens``: by a tokenizer, which no graph can hold, so that the graph takes its ids, and not bytes."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(["Red", "blue", "é1", "sea"], 9)) for _ in range(60)]
+    labels, sites = ["yes" if text.count("Red") > 2 else "no" for text in texts], ["north", "south"] * 30
+    if not tokens:
+        data = [text.encode() for text in texts]
+        rows = np.array([list(each) + [0] * (2048 - len(each)) for each in data], np.uint8)
+        return People(texts, labels, sites, lambda: {"inputs": rows})
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<pad>": 0, "Red": 1, "blue": 2, "<unk>": 3}, "<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(folder / "tokenizer.json"))
+    made.enable_padding(pad_id=0, pad_token="<pad>", length=256)
+    ids = np.array([encoded.ids for encoded in made.encode_batch(texts)], np.int64)
+    return People(texts, labels, sites, lambda: {"inputs": ids}, {"data.tokenizer": str(folder / "tokenizer.json")})
+
+
+def people(what: str, folder: Path) -> People:
+    if what == "table":
+        both = pd.concat([table(seed=1), table(seed=2)], ignore_index=True)
+        return of_frame(both, "label", ["north"] * 90 + ["south"] * 90)
+    if what == "heart disease":
+        if not HEART.is_dir():
+            pytest.skip("needs heart-disease in ../shared/data or $FEDETF_TEST_DATA")
+        files = {path.stem: pd.read_csv(path) for path in sorted(HEART.glob("*.csv"))}
+        sites = [name for name, frame in files.items() for _ in range(len(frame))]
+        return of_frame(pd.concat(files.values(), ignore_index=True), "diagnosis", sites)
+    return of_texts(folder, tokens=what == "tokens")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["table", "heart disease", "texts", "tokens"])
+def test_the_command_line_python_onnx_and_the_estimator_agree(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = people(what, tmp_path)
+    quick = {**QUICK, "settings": {**QUICK["settings"], **given.settings}}
+    model = FederatedClassifier(**quick, random_state=0, out=tmp_path / "run").fit(given.X, given.y, given.sites)
+    wanted = model.predict_proba(given.X)
+    assert np.ptp(wanted[:, 0]) > 0.05
+    frame = pd.DataFrame({"text": given.X}) if isinstance(given.X, list) else given.X
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    np.testing.assert_allclose(predicted(tmp_path, capsys, model.classes_), wanted, atol=1e-5)
+    np.testing.assert_allclose(fedetf.load(tmp_path / "run").rows(tmp_path / "rows.csv"), wanted, atol=1e-5)
+    first = model.groups_[0]  # its own model goes by its name
+    own = fedetf.load(tmp_path / "run", client=first).rows(tmp_path / "rows.csv")
+    np.testing.assert_allclose(own, model.predict_proba(given.X, first), atol=1e-5)
+    model.export(tmp_path / "m.onnx")
+    (onnx,) = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, given.inputs())
+    np.testing.assert_allclose(onnx, wanted, atol=1e-5)
 
 
 @pytest.mark.slow

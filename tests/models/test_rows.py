@@ -207,13 +207,14 @@ def test_cards_tell_what_is_known(run: Path, tmp_path: Path) -> None:
     [
         (lambda f: f.drop(columns="size"), "has no column 'size', which the model takes; add it"),
         (lambda f: f.assign(weight=["heavy"] * len(f)), "row 1: 'heavy' in the column 'weight' is not a number"),
+        (lambda f: f.assign(size=-1e31), "row 1: -1e+31 in the column 'size' is too large a number for a model"),
     ],
 )
 def test_rows_that_the_model_cannot_read(change, message: str, run: Path, tmp_path: Path, capsys) -> None:
     change(table(5).drop(columns="label")).to_csv(tmp_path / "bad.csv", index=False)
     assert main(["predict", str(run / "run"), str(tmp_path / "bad.csv")]) == 2
     assert message in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"not a number|has no column"):
+    with pytest.raises(UserError, match=r"not a number|has no column|too large a number"):
         fedetf.load(run / "run").rows(tmp_path / "bad.csv")
 
 

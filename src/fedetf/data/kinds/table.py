@@ -32,6 +32,7 @@ from fedetf.errors import UserError, printable
 from fedetf.settings import DataSettings
 
 UNKNOWN = -1.0
+LARGEST = 1e30  # of a number: a model counts in float32, where larger ones may have no end, and so no probability
 
 
 class Column(Seen):
@@ -52,6 +53,9 @@ class Column(Seen):
         if parsed is None or not math.isfinite(parsed):
             shown = printable(str(value), 40)
             raise UserError(f"{where}: {shown!r} in the column {self.name!r} is not a number; fix it or leave it empty")
+        if abs(parsed) > LARGEST:
+            shown = f"{parsed:g} in the column {self.name!r} is too large a number for a model"
+            raise UserError(f"{where}: {shown}; fix it or leave it empty")
         return parsed
 
 

@@ -117,6 +117,12 @@ def test_tables(app: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "another word in every row: patient; if it names the row, leave it out" in capsys.readouterr().out
 
 
+def test_a_spreadsheet_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.xlsx").write_bytes(b"PK\3\4" + bytes(100))
+    assert check(tmp_path / "a.xlsx") == 2
+    assert "a.xlsx is neither a CSV nor a Parquet file; save its table as CSV, a.csv" in capsys.readouterr().err
+
+
 def test_a_setting_without_an_app(app: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows().rename(columns={"label": "diagnosis"}).to_csv(tmp_path / "a.csv", index=False)
     assert check(tmp_path / "a.csv") == 2

@@ -38,6 +38,8 @@ def read_splits(path: Path) -> tuple[Splits, str | None]:
     """
     files = [path] if path.is_file() else tables_in(path)
     if path.is_file():
+        if not is_table(path):  # a spreadsheet, say
+            raise UserError(f"{path} is neither a CSV nor a Parquet file; save its table as CSV, {path.stem}.csv")
         return {"train": read_frame(path)}, None
     if is_csv(files[0]) and not any(_split(file) == "train" for file in files):
         frames = [with_site(read_csv(file), file.stem) for file in files]

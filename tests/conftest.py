@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import groups
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,9 +30,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return cores() + 1
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longer than others begins first, so that no worker is left alone with it at the end."""
-    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("timeout", "slow")])
+
+    def how_long(item: pytest.Item) -> tuple[float, bool]:
+        limit = item.get_closest_marker("timeout")
+        return limit.args[0] if limit else 0, item.get_closest_marker("slow") is not None
+
+    items.sort(key=how_long, reverse=True)
+    groups.pytest_collection_modifyitems(config, items)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,6 @@
 """The tests' own machinery: a test that hangs fails, a worker that dies ends the run, and neither stands still."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,22 @@ def test_a_test_that_hangs_fails_and_the_others_run(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Timeout (>2.0s) from pytest-timeout" in done.stdout
     assert "1 failed, 8 passed" in done.stdout
+
+
+def test_tests_of_a_group_run_in_one_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these builds the fixture anew in every worker; its file is there once for each time."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    tests = """
+@pytest.fixture(scope="module")
+def expensive(): open(f"built-{os.getpid()}", "x").close()
+
+@pytest.mark.xdist_group("one")
+@pytest.mark.parametrize("k", range(9))
+def test_them(expensive, k): time.sleep(0.05)
+"""
+    done = run_pytest(tmp_path, OTHERS + tests, "-n3", "--dist", "loadgroup", "-p", "groups")
+    assert "17 passed" in done.stdout
+    assert len(list(tmp_path.glob("built-*"))) == 1
 
 
 def test_every_test_has_a_limit(pytestconfig: pytest.Config) -> None:

@@ -10,9 +10,11 @@ import torch
 from conftest import images, png
 from PIL import Image
 from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from fedetf import UserError
 from fedetf.data import load_dataset
+from fedetf.data.split import stratified
 from fedetf.settings import DataSettings
 
 Write = Callable[..., Path]
@@ -36,7 +38,22 @@ def test_digits_are_scikit_learns_and_the_test_set_is_balanced() -> None:
     bunch = load_digits()
     seen = sorted((data.train.x.double().sum() + data.test.x.double().sum()).reshape(1).tolist())
     assert seen == [np.round(bunch.images * 255 / 16).sum()]
+    grey = (bunch.images * 255 / 16).round().astype(np.uint8)
+    split = train_test_split(range(1797), test_size=0.2, stratify=bunch.target, random_state=0)
+    for part, places in zip((data.train, data.test), split, strict=True):
+        assert np.array_equal(part.x[:, 0], grey[places])
+        assert np.array_equal(part.y, bunch.target[places])
     assert torch.equal(load("digits", seed=8).test.x, data.test.x)  # whatever the seed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_split_is_scikit_learns(seed: int) -> None:
+    """Few classes and many, even and uneven, with numbers that are no places; ties are broken alike."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(rng.permutation(40)[: seed + 1], rng.integers(2, 30, seed + 1)))
+    test = int(rng.integers(seed + 1, len(labels) - seed))
+    wanted = train_test_split(np.arange(len(labels)), test_size=test, stratify=labels, random_state=seed)
+    assert [part.tolist() for part in stratified(labels, test, seed)] == [part.tolist() for part in wanted]
 
 
 def test_limits_take_equally_from_each_class_and_are_seeded() -> None:

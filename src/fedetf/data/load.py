@@ -4,10 +4,12 @@ A name is looked up in ``$FEDETF_DATA/<name>/``, then among the datasets of inst
 cache, then on the hub. A plug-in is a function ``load(settings, seed) -> Dataset``.
 """
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from fedetf.data.frames import Frame, joined
 from fedetf.data.kinds import Note, Roles, begin, find_roles
 from fedetf.data.samples import Dataset, Samples
 from fedetf.data.sources import SITE, TABLES, TEST_SPLITS, Splits, hub_splits, is_table, read_splits, tables_in
+from fedetf.data.split import stratified
 from fedetf.data.tail import long_tail
 from fedetf.errors import UserError, unknown, visible
 from fedetf.own_code import guarded, is_own_dataset
@@ -132,13 +135,13 @@ def _local_path(name: str) -> Path | None:
 
 def _digits(settings: DataSettings, _seed: int) -> Dataset:
     """scikit-learn's digits; a stratified 20%, always the same, is the balanced test set."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    grey = (bunch.images * (255 / 16)).round().astype("uint8")
+    found = find_spec("sklearn")  # imports nothing: scikit-learn itself would take as long as PyTorch
+    assert found is not None
+    assert found.origin is not None
+    table = np.loadtxt(Path(found.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")  # 64 pixels, a label
+    grey = (table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).round().astype("uint8")
     x = stack_images([Image.fromarray(picture) for picture in grey], settings.size, "digits")
-    everything = Samples(x, torch.from_numpy(bunch.target).long())
-    return _hold_out(everything, [str(c) for c in bunch.target_names])
+    return _hold_out(Samples(x, torch.from_numpy(table[:, -1]).long()), [str(c) for c in range(10)])
 
 
 def _hold_out(samples: Samples, classes: list[str], note: Note | None = None) -> Dataset:
@@ -146,20 +149,14 @@ def _hold_out(samples: Samples, classes: list[str], note: Note | None = None) ->
 
     Windows of one recording stay together.
     """
-    from sklearn.model_selection import train_test_split
-
     recordings = np.arange(len(samples)) if samples.groups is None else samples.groups
     _, first, member = np.unique(recordings, return_index=True, return_inverse=True)
     labels = samples.y[torch.from_numpy(first)]
-    counts = torch.bincount(labels)
-    if int(counts[counts > 0].min()) < 2:
+    counts = np.unique(labels, return_counts=True)[1]
+    if counts.min() < 2:
         raise UserError("there is no test split, and a class with a single sample cannot be split; add a test split")
-    train, test = train_test_split(
-        range(len(labels)),
-        test_size=max(0.2, len(classes) / len(labels)),
-        stratify=labels,
-        random_state=0,
-    )
+    wanted = math.ceil(max(0.2, len(counts) / len(labels)) * len(labels))  # one of each class at least
+    train, test = stratified(labels.numpy(), wanted, seed=0)
     if samples.groups is not None:
         train, test = (np.flatnonzero(np.isin(member, part)) for part in (train, test))
     train, test = (samples.take(torch.as_tensor(part)) for part in (train, test))

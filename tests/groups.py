@@ -1,4 +1,4 @@
-"""Tests of one ``xdist_group`` go to one worker: pytest-xdist 3.8 writes the group where pytest since 9.2 no longer looks.
+"""Tests of one ``xdist_group`` go to one worker: pytest-xdist 3.8 writes it where pytest since 9.2 no longer looks.
 
 https://github.com/pytest-dev/pytest-xdist/issues/1386
 """

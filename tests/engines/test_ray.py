@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import surface
@@ -129,31 +130,54 @@ def test_a_cluster_gives_the_same_bits_as_serial(cluster, method: str) -> None:
 ONE = {"engine": "ray", "workers": 1}
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method(cluster, method: str) -> None:
-    """With full participation clients come back: what some methods keep is used from the second round on."""
-    options = {"method": method, "clients": 3, "alpha": 0.5, "rounds": 2, "epochs": 1, "model": "mlp"}
-    settings = {**SMALL, "data.limit": 90}
-    alone = fedetf.run(engine="serial", settings=settings, **options)
-    assert_equal(alone, fedetf.run(settings={**settings, "engine.address": cluster.address}, **ONE, **options))
+@pytest.fixture(scope="class")
+def same_actor(cluster) -> Iterator[None]:
+    """An actor made anew in its process for each run: a new process would import torch for longer than it runs."""
+    from fedetf.engines.ray import RayEngine
+
+    actors, start = [], RayEngine._new_actor
+
+    def again(engine: RayEngine) -> Any:
+        if actors:
+            ray.get(actors[0].__ray_call__.remote(lambda it, *job: it.__init__(*job), sys.path, engine._job, "cpu"))
+        else:
+            actors.append(start(engine))
+        return actors[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RayEngine, "_new_actor", again)
+        patch.setattr(RayEngine, "close", lambda engine: None)
+        yield
+    for actor in actors:
+        ray.kill(actor)
 
 
-@pytest.mark.parametrize("method", surface.FOUR)
-def test_methods_that_need_more_than_features(cluster, method: str) -> None:
-    options = {**surface.OPTIONS, "method": method}
-    alone = fedetf.run(engine="serial", settings=surface.SMALL, **options)
-    assert_equal(alone, fedetf.run(settings={**surface.SMALL, "engine.address": cluster.address}, **ONE, **options))
+@pytest.mark.usefixtures("same_actor")
+class TestOneActor:
+    @pytest.mark.parametrize("method", METHODS)
+    def test_every_method(self, cluster, method: str) -> None:
+        """With full participation clients come back: what some methods keep is used from the second round on."""
+        options = {"method": method, "clients": 3, "alpha": 0.5, "rounds": 2, "epochs": 1, "model": "mlp"}
+        settings = {**SMALL, "data.limit": 90}
+        alone = fedetf.run(engine="serial", settings=settings, **options)
+        assert_equal(alone, fedetf.run(settings={**settings, "engine.address": cluster.address}, **ONE, **options))
 
+    @pytest.mark.parametrize("method", surface.FOUR)
+    def test_methods_that_need_more_than_features(self, cluster, method: str) -> None:
+        options = {**surface.OPTIONS, "method": method}
+        alone = fedetf.run(engine="serial", settings=surface.SMALL, **options)
+        there = fedetf.run(settings={**surface.SMALL, "engine.address": cluster.address}, **ONE, **options)
+        assert_equal(alone, there)
 
-@pytest.mark.parametrize("name", surface.PIPELINES)
-def test_pipelines(cluster, name: str) -> None:
-    options = {**surface.OPTIONS, "method": "fedetf", "model": "mlp"}
-    settings = {**surface.SMALL, **surface.PIPELINES[name]}
-    alone = fedetf.run(engine="serial", settings=settings, **options)
-    there = fedetf.run(settings={**settings, "engine.address": cluster.address}, **ONE, **options)
-    assert_equal(alone, there)
-    for cost in ("bytes_up", "bytes_down", "epsilon"):
-        assert there.summary[cost] == alone.summary[cost]
+    @pytest.mark.parametrize("name", surface.PIPELINES)
+    def test_pipelines(self, cluster, name: str) -> None:
+        options = {**surface.OPTIONS, "method": "fedetf", "model": "mlp"}
+        settings = {**surface.SMALL, **surface.PIPELINES[name]}
+        alone = fedetf.run(engine="serial", settings=settings, **options)
+        there = fedetf.run(settings={**settings, "engine.address": cluster.address}, **ONE, **options)
+        assert_equal(alone, there)
+        for cost in ("bytes_up", "bytes_down", "epsilon"):
+            assert there.summary[cost] == alone.summary[cost]
 
 
 DRIVER = """

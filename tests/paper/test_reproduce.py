@@ -381,14 +381,16 @@ def test_bad_names_are_said(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_smoke_of_everything(tmp_path: Path) -> None:
     for name in TABLES + FIGURES:
-        assert main(["reproduce", name, "--out", str(tmp_path)]) == 0
+        few = ["--methods", "fedetf"] if name == "table4" else []  # the others train; its seven nets are large
+        assert main(["reproduce", name, "--out", str(tmp_path), *few]) == 0
+        stem = "table4-fedetf" if few else name
         if name in FIGURES:
             assert_drawn(tmp_path / name / f"{name}.png")
             assert (tmp_path / name / f"{name}.pdf").is_file()
         else:
-            assert (tmp_path / name / f"{name}.md").is_file()
-            assert (tmp_path / name / f"{name}.csv").is_file()
-            assert (tmp_path / name / f"{name}.html").is_file()
+            assert (tmp_path / name / f"{stem}.md").is_file()
+            assert (tmp_path / name / f"{stem}.csv").is_file()
+            assert (tmp_path / name / f"{stem}.html").is_file()
 
 
 def assert_drawn(path: Path) -> None:

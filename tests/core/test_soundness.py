@@ -73,6 +73,7 @@ def test_no_bound_overflows() -> None:
     assert too_large({"means": torch.tensor([3e38, 3e38])}, vast, 1e300) is not None  # its square is no number any more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "fidelity"), [*((name, "paper") for name in METHODS), *((name, "authors") for name in AUTHORS)]
 )
@@ -80,11 +81,11 @@ def test_no_sound_training_is_refused(method: str, fidelity: str) -> None:
     result = fedetf.run(
         method=method,
         model="cnn",
-        clients=4,
+        clients=2,
         rounds=2,
         settings={
             "fidelity": fidelity,
-            "data.limit": 80,
+            "data.limit": 40,
             "data.test_limit": 20,
             "data.min_size": 1,  # of one image BatchNorm counts no batch
             "train.batch_size": 2,  # many batches: counters run as fast as they can

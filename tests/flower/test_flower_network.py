@@ -65,7 +65,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 @pytest.mark.timeout(1500)
 def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path) -> None:
     folder, data = tmp_path, tmp_path / "data"
-    apps = {method: make_app(folder / method, method, rounds) for method, rounds in (("fedetf", 2), ("feddyn", 3))}
+    apps = {method: make_app(folder / method, method, rounds) for method, rounds in (("fedetf", 1), ("feddyn", 3))}
     for method, app in apps.items():
         config = (app / "pyproject.toml").read_text().replace('test = "digits"', f'test = "{data}/test"')
         config = config.replace('out = "run"', f'out = "run-{method}"').replace("deadline = 600.0", "deadline = 150.0")
@@ -88,10 +88,10 @@ def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path
         assert "SuperNode ID" not in deployment.log(name)
     assert online(deployment) == 3
 
-    # FedETF, two rounds and the personal stage.
+    # FedETF, a round and the personal stage.
     deployment.flwr("run", "fedetf")
     wait_for((folder / "run-fedetf" / "result.json").exists, "FedETF")
-    expected = expected_run(apps["fedetf"], data, [[0, 1, 2]] * 2, folder / "expected-fedetf")
+    expected = expected_run(apps["fedetf"], data, [[0, 1, 2]], folder / "expected-fedetf")
     assert_same_model(folder / "run-fedetf", folder / "expected-fedetf")
     result = json.loads((folder / "run-fedetf" / "result.json").read_text())
     assert {name: result[name] for name in expected} == expected
@@ -100,10 +100,9 @@ def test_real_processes_with_tls_and_keys(deployment: Deployment, tmp_path: Path
     assert not (folder / "run-fedetf" / "personal").exists()
 
     # FedDyn: a node dies in round 2 and comes back, then the SuperLink dies in round 3.
-    earlier = deployment.log("rome").count("ROUND 2]")  # FedETF's
     deployment.flwr("run", "feddyn")
     out = folder / "run-feddyn"
-    wait_for(lambda: deployment.log("rome").count("ROUND 2]") > earlier, "round 2 at rome")
+    wait_for(lambda: "ROUND 2]" in deployment.log("rome"), "round 2 at rome")
     deployment.kill(nodes["rome"])
     deployment.rejoin("rome")
     wait_for(lambda: len(lines(out)) >= 2, "round 2 without rome")

@@ -126,6 +126,7 @@ def same_code_under_two_names(count: int, seeds: int, methods: int = 2) -> tuple
     return quiet, all_quiet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "methods"), [(3, 2), (5, 2), (5, 6)])
 def test_chance_alone_is_rarely_called_a_difference(seeds: int, methods: int) -> None:
     count = 2000

@@ -5,6 +5,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import io
 import random
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,9 @@ from fedetf.engines.forkserver import cores
 from fedetf.settings import DataSettings
 
 torch.set_num_threads(1)
+
+# What a shell runs in the background is told to ignore Ctrl-C, and so would be what a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -156,10 +156,10 @@ def _hold_out(samples: Samples, classes: list[str], note: Note | None = None) ->
     if counts.min() < 2:
         raise UserError("there is no test split, and a class with a single sample cannot be split; add a test split")
     wanted = math.ceil(max(0.2, len(counts) / len(labels)) * len(labels))  # one of each class at least
-    train, test = stratified(labels.numpy(), wanted, seed=0)
+    parts = stratified(labels.numpy(), wanted, seed=0)
     if samples.groups is not None:
-        train, test = (np.flatnonzero(np.isin(member, part)) for part in (train, test))
-    train, test = (samples.take(torch.as_tensor(part)) for part in (train, test))
+        parts = (np.flatnonzero(np.isin(member, parts[0])), np.flatnonzero(np.isin(member, parts[1])))
+    train, test = (samples.take(torch.as_tensor(part)) for part in parts)
     return Dataset(train, test, classes, note=note, held_out="a fifth of the data, drawn before it was dealt out")
 
 

@@ -6,7 +6,7 @@ To import scikit-learn takes as long as to import PyTorch; a run, which needs no
 import numpy as np
 from numpy.typing import NDArray
 
-Indices = NDArray[np.intp]
+Indices = NDArray[np.intp]  # counts too
 
 
 def stratified(labels: NDArray[np.generic], test: int, seed: int) -> tuple[Indices, Indices]:
@@ -25,7 +25,7 @@ def stratified(labels: NDArray[np.generic], test: int, seed: int) -> tuple[Indic
     return training, testing
 
 
-def _shares(counts: NDArray[np.intp], draws: int, rng: np.random.RandomState) -> NDArray[np.intp]:
+def _shares(counts: Indices, draws: int, rng: np.random.RandomState) -> Indices:
     """How many of each class make so many draws: in proportion, and the largest remainders are rounded up."""
     exact = counts / counts.sum() * draws
     shares = np.floor(exact)
@@ -36,4 +36,5 @@ def _shares(counts: NDArray[np.intp], draws: int, rng: np.random.RandomState) ->
             break
         (alike,) = np.where(remainders == remainder)
         shares[rng.choice(alike, size=min(len(alike), missing), replace=False)] += 1
-    return shares.astype(np.intp)
+    whole: Indices = shares.astype(np.intp)
+    return whole

@@ -74,7 +74,8 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
 
 def _signs(plus: int, n: int) -> float:
     """The exact two-sided p of the sign test: so few of one sign, or fewer."""
-    return min(1.0, 2 * sum(math.comb(n, k) for k in range(min(plus, n - plus) + 1)) / 2**n)
+    fewer = sum(math.comb(n, k) for k in range(min(plus, n - plus) + 1))
+    return min(1.0, 2 * fewer / (1 << n))
 
 
 def _signed_ranks(d: np.ndarray) -> tuple[float, float]:

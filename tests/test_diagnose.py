@@ -101,6 +101,7 @@ def test_no_advice_where_nothing_was_learned(seeds: int, capsys: pytest.CaptureF
 SMALL = ["--rounds", "4", "--epochs", "3", "--seeds", "7,8", "--set", "data.limit=200", "--clients", "4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["page.html", "page.md"])
 def test_the_command_prints_and_writes(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", *SMALL, "--alpha", "1", "--out", str(tmp_path / name)]) == 0

@@ -42,6 +42,7 @@ def test_who_drops_out_received_the_model_and_sent_nothing() -> None:
         assert record.bytes_up == (5 - len(record.missing)) * size
 
 
+@pytest.mark.slow
 def test_a_straggler_takes_fewer_steps() -> None:
     whole = fedetf.run(method="fedavg", settings=QUIET, **SHORT)
     lagging = fedetf.run(method="fedavg", settings={**QUIET, "system.stragglers": 1.0}, **SHORT)
@@ -53,6 +54,7 @@ def test_a_straggler_takes_fewer_steps() -> None:
         assert after.images == pytest.approx(wanted, abs=5 * 17)  # whole batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["scaffold", "fedetf"])
 def test_engines_and_attempts_agree(method: str, tmp_path: Path) -> None:
     given = {**QUIET, "system.dropout": 0.4, "system.stragglers": 0.5}

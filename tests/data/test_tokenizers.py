@@ -53,6 +53,7 @@ def ids_of(path: Path, texts: list[str], tokens: int = 256) -> torch.Tensor:
     return torch.tensor([encoded.ids for encoded in made.encode_batch(texts)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["textbag", "transformer"])
 def test_the_tokenizer_is_inside_the_model(model: str, tokenizer: Path, tmp_path: Path) -> None:
     result = trained(tokenizer, tmp_path / "run", model)

@@ -93,6 +93,7 @@ def test_a_worker_on_a_gpu_chooses_it_by_its_number_if_it_has_one(monkeypatch: p
     assert serving._images(torch.device("cpu"), b"") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedetf", "ditto"])
 def test_two_devices_and_four_workers_give_the_bits_of_the_serial_engine(method: str, tmp_path: Path) -> None:
     options = {**OPTIONS, "method": method, "settings": {**SMALL, "measure.metrics": "accuracy,collapse"}}

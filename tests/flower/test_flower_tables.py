@@ -123,6 +123,7 @@ def test_a_site_that_lies_about_its_numbers_is_not_believed(
     assert "switzerland: its numbers are left out of the statistics of age: far too large, or too many" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs heart-disease in ../shared/data or $FEDETF_TEST_DATA")
 @pytest.mark.parametrize("model", ["auto", "factory"])
 def test_heart_disease_at_four_hospitals(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

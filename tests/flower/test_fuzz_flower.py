@@ -270,6 +270,7 @@ CASES = [("fedavg", "train"), ("fednh", "train"), ("fedproto", "train"), ("ccvr"
 CASES += [("fedavg", "validate"), ("fedavg", "test")]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:nobody holds the classes")
 @pytest.mark.parametrize(("method", "kind"), CASES)
 def test_whatever_a_site_answers(method: str, kind: str, desk: Callable[[str], Desk]) -> None:
@@ -293,6 +294,7 @@ def test_whatever_a_site_fails_with(code: int, reason: str | None, desk: Callabl
     assert why.startswith("failed: ")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:nobody holds the classes")
 @pytest.mark.parametrize(("method", "kind"), [("fednh", "train"), ("ccvr", "summarise")])
 def test_whatever_bytes_arrive(method: str, kind: str, desk: Callable[[str], Desk]) -> None:

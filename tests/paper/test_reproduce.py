@@ -319,6 +319,7 @@ def test_what_the_paper_does_not_print_is_a_dash() -> None:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_smoke_of_a_figure_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "fig5", "--out", str(tmp_path)]) == 0
     first = capsys.readouterr()

@@ -99,6 +99,7 @@ def test_many_blocks_are_drawn_and_agree_with_what_they_are_drawn_from() -> None
     assert friedman(scores).permuted == friedman(scores).permuted
 
 
+@pytest.mark.slow
 def test_chance_alone_rarely_ranks_methods_over_a_few_settings() -> None:
     """Where F is too bold: three methods that are the same code, over three settings."""
     rng, shown, bold = np.random.default_rng(1), 0, 0

@@ -113,6 +113,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @examples(150)
 @given(data=st.data())
 def test_any_table_is_data_or_one_line(data: st.DataObject) -> None:

@@ -57,6 +57,7 @@ def trained_on_rows(home: Path, kind: str) -> None:
     export(home / kind, home / f"{kind}.safetensors")
 
 
+@pytest.mark.slow
 @examples(120)
 @given(data=st.data())
 def test_a_finished_run(originals: Path, data: st.DataObject) -> None:
@@ -79,6 +80,7 @@ def test_a_finished_run(originals: Path, data: st.DataObject) -> None:
         assert not page.is_file() or SECRET not in page.read_text("utf-8")
 
 
+@pytest.mark.slow
 @examples(80)
 @given(data=st.data())
 def test_a_run_that_was_cut_short(originals: Path, data: st.DataObject) -> None:
@@ -108,6 +110,7 @@ def test_a_run_that_was_cut_short(originals: Path, data: st.DataObject) -> None:
             call("resume", str(place.copy))
 
 
+@pytest.mark.slow
 @examples(150)
 @given(data=st.data())
 def test_a_model_file(originals: Path, data: st.DataObject) -> None:
@@ -118,6 +121,7 @@ def test_a_model_file(originals: Path, data: st.DataObject) -> None:
             call("predict", str(place.copy), str(originals / "picture.png"))
 
 
+@pytest.mark.slow
 @examples(150)
 @given(data=st.data())
 def test_a_model_of_rows(originals: Path, data: st.DataObject) -> None:

@@ -51,6 +51,7 @@ def bomb_of_nothing(path: Path) -> None:
     pq.write_table(pa.table({"label": pa.nulls(50_000_000)}), path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bomb", [bomb_of_rows, bomb_of_words, bomb_of_nothing])
 def test_a_small_file_does_not_become_a_large_table(tmp_path: Path, bomb: object) -> None:
     path = tmp_path / "train.parquet"

@@ -253,6 +253,7 @@ def test_data_with_names_that_a_terminal_would_obey(tmp_path: Path) -> None:
     assert call("run", *data, *run)[0] == 0
 
 
+@pytest.mark.slow
 def test_folders_deeper_than_the_stack(finished: Path, tmp_path: Path) -> None:
     path = deep = tmp_path / "deep"
     path.mkdir()
@@ -491,6 +492,7 @@ def test_little_memory(tmp_path: Path) -> None:
     assert process.returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_standard_output() -> None:
     with Path("/dev/full").open("w") as full:

@@ -24,8 +24,8 @@ from fedetf.engines.wire import pack_model, pack_steps, unpack_results
 from fedetf.errors import OutOfMemory
 
 CPU = torch.device("cpu")
-BUFFERED = 64 * 2**20  # bytes of results that may wait for their turn
-TOGETHER = 8 * 2**20  # bytes of results that make one message
+BUFFERED = 32 * 2**20  # bytes of results that may wait for their turn
+TOGETHER = 4 * 2**20  # bytes of results that make one message
 
 
 @dataclass(frozen=True, eq=False)

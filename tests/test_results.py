@@ -49,7 +49,7 @@ def test_the_page_is_what_the_runs_give(script: ModuleType, made: tuple[str, Any
 
 def test_other_metrics_are_those_of_the_runs(script: ModuleType) -> None:
     """Means and sample deviations over seeds, worked out from the files; a metric that a method has not is a dash."""
-    folders = sorted((KEPT / "sites/heart-disease").glob("fedetf-s*"))
+    folders = sorted((KEPT / "sites/heart-disease").glob("fedetf-*"))
     assert len(folders) == 3
     personal, general = [], []
     for folder in folders:
@@ -58,10 +58,10 @@ def test_other_metrics_are_those_of_the_runs(script: ModuleType) -> None:
         general.append(statistics.mean(line["measures"]["auroc"] for line in lines[-5:]))
     runs = script.Page(KEPT).comparison("heart-disease")
     table = runs.scores_table(["auroc"], ["brier"]).splitlines()
-    assert table[0] == "| method | general: AUROC | personal: Brier score |"
+    assert table[0] == "| method | rate | general: AUROC | personal: Brier score |"
     cells = [f"{statistics.mean(v):.3f} ± {statistics.stdev(v):.3f}" for v in (general, personal)]
-    assert f"| fedetf | {cells[0]} | {cells[1]} |" in table
-    assert next(line for line in table if line.startswith("| fedbn |")).startswith("| fedbn | - | 0.")
+    assert f"| fedetf | 0.08 | {cells[0]} | {cells[1]} |" in table
+    assert next(line for line in table if line.startswith("| fedbn |")).startswith("| fedbn | 0.16 | - | 0.")
 
 
 def test_a_number_changed_by_hand_is_found(script: ModuleType, made: tuple[str, Any], copy: Path) -> None:
@@ -164,3 +164,21 @@ def test_every_method_between_the_floor_and_the_ceiling(script: ModuleType, tmp_
     assert f"`moon`, {100 * moon['general_last5']:.1f} %" in shown
     assert "most frequent class is right in 25.0 %" in shown
     assert "(`spherefed`, `feddrplus`) want one many times higher" in shown
+
+
+def test_the_rates_are_those_with_the_best_validation(script: ModuleType) -> None:
+    """Worked out from the files: the mean over seeds, of global models, or of personal ones where there is no other."""
+    found: dict[tuple[str, float], list[float]] = {}
+    for path in (KEPT / "sites/rates-heart-disease").glob("*/result.json"):
+        method, rate = path.parent.name.split("-lr=")
+        validation = json.loads(path.read_text())["validation"]
+        value = validation["personal" if method in ("fedbn", "local") else "general_last5"]
+        found.setdefault((method, float(rate.split("-")[0])), []).append(value)
+    best = {
+        method: max((pair for pair in found if pair[0] == method), key=lambda p: sum(found[p]))[1]
+        for method, _ in found
+    }
+    page = script.Page(KEPT)
+    assert page.chosen("rates-heart-disease") == best
+    assert page.comparison("heart-disease").at(best)
+    assert not page.comparison("heart-disease").at({**best, "fedetf": 0.5})

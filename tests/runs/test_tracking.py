@@ -240,9 +240,11 @@ def by_name(items) -> dict[str, object]:
 
 def sent(folder: Path) -> list[dict[str, dict[str, object]]]:
     """Of each attempt its config, its rounds by step, and its summary."""
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
 
+    wandb.teardown()  # a process of its own writes the files, at times after a run has finished; now it has ended
     attempts = []
     for file in sorted(folder.glob("offline-run-*/*.wandb")):
         store, config, rounds, summary = DataStore(), {}, {}, {}

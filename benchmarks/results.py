@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from evidence import HERE, read_commands
+from evidence import HERE, Command, read_commands
 from jinja2 import Environment, StrictUndefined  # comes with torch
 from matplotlib.figure import Figure
 from PIL import Image
@@ -257,6 +257,19 @@ class Page:
         """All runs, finished or not."""
         return sorted(path.parent for path in self.kept.rglob(CONFIG))
 
+    @cached_property
+    def finished(self) -> dict[str, list[Run]]:
+        """The finished runs, by the name of the folder that theirs are in."""
+        found: dict[str, list[Run]] = {}
+        for folder in filter(is_done, self.folders):
+            found.setdefault(folder.parent.name, []).append(read_run(folder))
+        return found
+
+    @cached_property
+    def commands(self) -> list[Command]:
+        """The list; planning all of it takes seconds."""
+        return read_commands(LIST)
+
     def experiment(self, name: str, scale: ScaleName, column: str, methods: str = "", **settings: Any) -> Runs:
         """What is finished of one column of an experiment; FedAvg's row is there too if CCVR's is."""
         part = Part(columns=[column], methods=methods.split(",") if methods else ())
@@ -270,7 +283,7 @@ class Page:
     def comparison(self, place: str) -> Runs:
         """What is finished of a comparison in a folder, by the methods' names in the order of their list."""
         done: dict[str, list[Run]] = {method: [] for method in METHODS}
-        for run in (read_run(folder) for folder in self.folders if is_done(folder) and folder.parent.name == place):
+        for run in self.finished.get(place, ()):
             done[run.result.method].append(run)
         return Runs({method: runs for method, runs in done.items() if runs})
 
@@ -302,7 +315,7 @@ class Page:
     def held_out(self, place: str, metric: str) -> dict[str, dict[float, float]]:
         """The mean accuracy on what clients hold out, in percent, of each method that has it, by learning rate."""
         found: dict[str, dict[float, list[float]]] = {method: {} for method in METHODS}
-        for run in (read_run(folder) for folder in self.folders if is_done(folder) and folder.parent.name == place):
+        for run in self.finished.get(place, ()):
             value = vars(run.result.validation)[metric] if run.result.validation else None
             if value is not None:
                 found[run.result.method].setdefault(run.settings["train.lr"], []).append(100 * value)
@@ -330,17 +343,16 @@ class Page:
             lines.append([name_of(method), *(cells.get(rate, "-") for rate in rates)])
         return markdown(["method", *(f"{rate:g}" for rate in rates)], lines) if lines else ""
 
-    @staticmethod
-    def command(place: str) -> str:
+    def command(self, place: str) -> str:
         """The command of the list whose runs go to a folder, without that folder, one setting a line."""
-        (words,) = (command.words for command in read_commands(LIST) if place in command.words)
+        (words,) = (command.words for command in self.commands if place in command.words)
         at = words.index(place)
         return shlex.join(words[: at - 1] + words[at + 1 :]).replace(" --set ", " \\\n    --set ")
 
     def gaps(self) -> str:
         """Every command of the list, and how many of its runs are kept."""
         lines = []
-        for command in read_commands(LIST):
+        for command in self.commands:
             done = command.done(self.kept)
             lines.append([f"{done} of {len(command.runs)}" if done else "none yet", f"`{command.text}`"])
         return markdown(["runs", "command"], lines)

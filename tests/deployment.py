@@ -133,7 +133,7 @@ class Deployment:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End all that was started here, and what that has started: all of them know this folder as their home."""
         mark = f"FLWR_HOME={self.folder}/home".encode()
         for _ in range(20):

@@ -5,13 +5,14 @@ import os
 from pathlib import Path
 
 import numpy as np
-from sites import assert_same_model
+from sites import QUICK, assert_same_model
 
 import fedetf
 
 HOSPITALS = ["cleveland", "hungarian", "switzerland", "va"]
 REAL = Path(os.environ.get("FEDETF_TEST_DATA", "../shared/data")) / "heart-disease" / "csv"
-SETTINGS = """
+SETTINGS = (
+    """
 seed = 3
 [data]
 name = "hospitals"
@@ -23,16 +24,9 @@ name = "{method}"
 name = "{model}"
 [train]
 rounds = 2
-epochs = 1
-batch_size = 16
-lr = 0.05
-[personal]
-rounds = 1
-[engine]
-device = "cpu"
-[measure]
-tensorboard = false
 """
+    + QUICK
+)
 
 
 def hospital(path: Path, seed: int, empty: str = "", absent: str = "") -> None:

@@ -24,7 +24,18 @@ from fedetf.federation import Federation
 from fedetf.flower.new import new_app
 
 SITES = ["berlin", "paris", "rome"]
-SMALL = """
+QUICK = """epochs = 1
+batch_size = 16
+lr = 0.05
+[personal]
+rounds = 1
+[engine]
+device = "cpu"
+[measure]
+tensorboard = false
+"""
+SMALL = (
+    """
 seed = 3
 [data]
 name = "digits"
@@ -37,16 +48,9 @@ name = "{model}"
 name = "{method}"
 [train]
 rounds = {rounds}
-epochs = 1
-batch_size = 16
-lr = 0.05
-[personal]
-rounds = 1
-[engine]
-device = "cpu"
-[measure]
-tensorboard = false
 """
+    + QUICK
+)
 
 
 def make_app(

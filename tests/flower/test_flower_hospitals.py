@@ -6,6 +6,7 @@ that share nothing with each other; and the statistics of the columns come by wa
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,8 @@ def hospitals(tmp_path: Path) -> Iterator[Deployment]:
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "encoders.py").write_text(ENCODER)
-    started = Deployment(tmp_path, HOSPITALS, ".csv", "trust-code=true", str(package.parent))
-    try:
+    with closing(Deployment(tmp_path, HOSPITALS, ".csv", "trust-code=true", str(package.parent))) as started:
         yield started
-    finally:
-        started.end()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,8 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
         write_images(tmp_path / "data" / name, dataset.train.take(torch.tensor(share)))
     write_images(tmp_path / "data" / "test", dataset.test)
     write_images(tmp_path / "data" / "stranger", dataset.test)
-    started = Deployment(tmp_path, SITES)
-    try:
+    with closing(Deployment(tmp_path, SITES)) as started:
         yield started
-    finally:
-        started.end()
 
 
 @pytest.mark.slow

@@ -122,6 +122,14 @@ def label_encoder(train_labels: Sequence[Any], names: list[str] | None) -> tuple
     return names, encode
 
 
+def unlabelled(labels: Sequence[Any], where: str = "") -> str | None:
+    """What is wrong if samples have no label (None), and which is the first; None if all have one."""
+    if None not in labels:
+        return None
+    first = f"the first in {_place(list(labels).index(None), ())}"
+    return f"{labels.count(None)} samples{where} have no label, {first}; label them, or leave them out"
+
+
 def _place(position: int, sites: Sequence[str]) -> str:
     """What a row is called, counted within its site's own table if each site has one.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedetf.data.cache import cached
-from fedetf.data.decode import label_encoder, same_channels, stack_images
+from fedetf.data.decode import label_encoder, same_channels, stack_images, unlabelled
 from fedetf.data.folders import class_files, class_folder, folder_splits
 from fedetf.data.frames import Frame, joined
 from fedetf.data.kinds import Note, Roles, begin, find_roles
@@ -291,9 +291,9 @@ def load_share(path: Path, classes: Sequence[str], shape: Sequence[int] | None, 
     frame, roles = share_roles(path, settings)
     named = frame.named(roles.label)
     labels = [label for label in named if label is not None]
-    if None in named:
-        where = f"{named.count(None)} samples of {path} have no label, the first in row {named.index(None) + 1}"
-        raise UserError(f"{where}; label them, or leave them out")
+    problem = unlabelled(named, f" of {path}")
+    if problem is not None:
+        raise UserError(problem)
     strangers = sorted(set(labels) - set(classes))
     if strangers:
         raise UserError(f"{path} has the label {strangers[0]!r}, which is none of: {', '.join(classes)}")

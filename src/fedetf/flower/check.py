@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedetf.data.decode import picture_pixels
+from fedetf.data.decode import picture_pixels, unlabelled
 from fedetf.data.frames import Frame
 from fedetf.data.kinds import Note, Roles, begin
 from fedetf.data.load import pictures_of, share_roles
@@ -81,9 +81,7 @@ def _named(federate: Federate, settings: Settings, data: str) -> Checked:
 
 def _look_at_labels(checked: Checked, frame: Frame, roles: Roles, federate: Federate | None) -> None:
     labels = frame.named(roles.label)
-    if None in labels:
-        where = f"{labels.count(None)} samples have no label, the first in row {labels.index(None) + 1}"
-        checked.problems.append(f"{where}; label them, or leave them out")
+    checked.problems += filter(None, [unlabelled(labels)])
     there = [label for label in labels if label is not None]
     checked.counts = {visible(name): count for name, count in Counter(there).most_common()}
     if federate is None:
